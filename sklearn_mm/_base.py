@@ -1,0 +1,146 @@
+"""What the estimators share: criterion lookup, progress, and keeping state on errors."""
+
+from __future__ import annotations
+
+import functools
+import time
+import warnings
+
+from sklearn.exceptions import ConvergenceWarning
+
+from sklearn_mm._core._loop import Status
+from sklearn_mm._core._protocols import Monitor
+from sklearn_mm.criteria import Fixed, RelaxedGeneralized, SufficientDescent
+
+try:  # scikit-learn >= 1.9; the only place in the package that knows
+    from sklearn.callback import CallbackSupportMixin
+except ImportError:
+
+    class CallbackSupportMixin:  # type: ignore[no-redef]
+        """Stand-in for versions without callbacks: there is nothing to support."""
+
+
+CRITERIA = ("fixed", "regemm", "sudemm")
+CRITERION_METHODS = ("satisfied", "excessive", "prescribe", "converged")
+
+
+def resolve_criterion(criterion, *, eta, eta_prime, rho, fixed_effort):
+    """Criterion object of a name, or the object itself."""
+    if criterion == "regemm":
+        if not eta < eta_prime:
+            raise ValueError(
+                f"eta_prime must be greater than eta, got eta_prime={eta_prime} and "
+                f"eta={eta}."
+            )
+        return RelaxedGeneralized(eta, eta_prime)
+    if criterion == "sudemm":
+        return SufficientDescent(rho)
+    if criterion == "fixed" or criterion == Fixed():
+        return Fixed(fixed_effort)
+    return criterion
+
+
+def keep_state_on_error(fit):
+    """Decorate a fit method so that an error leaves the estimator as it was.
+
+    Goes above `_fit_context`, so that callbacks are torn down before.
+    """
+
+    @functools.wraps(fit)
+    def wrapper(self, *args, **kwargs):
+        state = dict(self.__dict__)
+        try:
+            return fit(self, *args, **kwargs)
+        except BaseException:
+            self.__dict__.clear()
+            self.__dict__.update(state)
+            raise
+
+    return wrapper
+
+
+def warn_unless_converged(estimator, status):
+    """Name the parameter to raise when a run ended at its cap."""
+    if status is Status.MAX_ITER:
+        warnings.warn(
+            f"{type(estimator).__name__} did not converge in max_iter="
+            f"{estimator.max_iter} iterations: {status.value}. Increase max_iter, or "
+            f"increase tol (now {estimator.tol:g}).",
+            ConvergenceWarning,
+            stacklevel=3,
+        )
+
+
+class FitMonitor(Monitor):
+    """Tells scikit-learn's callbacks and, if verbose, the user of every epoch.
+
+    Parameters
+    ----------
+    estimator : estimator
+        The one being fitted.
+    max_iter : int
+        Largest number of epochs.
+    X, y : array-like
+        Training data, handed to callbacks.
+    attributes : callable
+        Maps theta to the fitted attributes that make `predict` work.
+    unit : float, default=1.0
+        One in the solver's objective is this much in the user's.
+    """
+
+    def __init__(self, estimator, max_iter, X, y, attributes, unit=1.0):
+        self._estimator = estimator
+        self._unit = unit
+        self._data = {"X": X, "y": y}
+        self._attributes = attributes
+        self._start = time.perf_counter()
+        self._epoch = 0
+        self._max_iter = max_iter
+        self._context = self._task = None
+        if hasattr(estimator, "_init_callback_context"):
+            self._context = estimator._init_callback_context(max_subtasks=max_iter)
+            self._context.call_on_fit_task_begin(estimator=estimator, **self._data)
+
+    def begin(self):
+        """Open a task for the epoch."""
+        if self._context is not None:
+            self._task = self._context.subcontext(task_name="epoch")
+            self._task.call_on_fit_task_begin(estimator=self._estimator, **self._data)
+
+    def end(self, theta, record):
+        """Close it; True if a callback asks to stop."""
+        self._epoch += 1
+        if self._estimator.verbose:
+            self._print(record)
+        if self._task is None:
+            return False
+        return self._task.call_on_fit_task_end(
+            estimator=self._estimator,
+            reconstruction_attributes=lambda: self._attributes(theta),
+            **self._data,
+        )
+
+    def finish(self, theta):
+        """Close the task of the whole fit."""
+        if self._context is not None:
+            self._context.call_on_fit_task_end(
+                estimator=self._estimator,
+                reconstruction_attributes=lambda: self._attributes(theta),
+                **self._data,
+            )
+
+    def _print(self, record):
+        elapsed = time.perf_counter() - self._start
+        rest = elapsed / self._epoch * (self._max_iter - self._epoch)
+        if self._epoch == 1:
+            print(
+                f"{'iter':>6} {'upper bound':>13} {'lower bound':>13} {'gap':>10} "
+                f"{'effort':>8} {'time':>8} {'at most':>8}"
+            )
+        upper, lower = (
+            record[name] * self._unit for name in ("upper_bound", "lower_bound")
+        )
+        print(
+            f"{self._epoch:6d} {upper:13.6g} {lower:13.6g} {upper - lower:10.3g} "
+            f"{record['effort']:8.4g} {elapsed:7.2f}s {rest:7.2f}s"
+        )

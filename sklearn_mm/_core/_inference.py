@@ -1,0 +1,219 @@
+"""How effort grows until the criterion holds.
+
+`EffortBisection`
+    for latents with a closed form that is made *worse* on purpose: effort 1 is exact,
+    effort 0 as loose as can be, and the criterion wants a value in between.
+`DoublingRestart`
+    for latents that are recomputed from scratch with R passes (constant memory:
+    Algorithm 4 of the paper's appendix); R doubles until the criterion holds on the
+    sums over all chunks of rows.
+`Continuation`
+    for the latents of one mini-batch, which are kept and improved.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from sklearn_mm._core._protocols import (
+    Array,
+    Bounds,
+    Criterion,
+    Inferred,
+    LatentProblem,
+    Memory,
+    Rows,
+    Step,
+    Trial,
+)
+
+
+def _trial(
+    problem: LatentProblem,
+    theta: Array,
+    latent: Any,
+    bounds: Bounds,
+    effort: float,
+    step: Step,
+) -> Trial:
+    trial = Trial(bounds, effort, latent)
+    trial._decrease = partial(step.decrease, problem, theta, trial)
+    return trial
+
+
+@dataclass
+class EffortBisection:
+    """Search effort in [0, 1] for the loosest bound that the criterion accepts.
+
+    The search is geometric and starts near the effort of the previous round. Effort 1
+    (exact latents) is accepted whatever the criterion says, since nothing can be
+    tighter; effort 0 is taken when even that is tighter than the criterion cares for.
+    """
+
+    criterion: Criterion
+    effort: float = 1.0
+    factor: float = 4.0  # of the first search for a bracket
+    # The first guess shrinks 1 - effort**2 by this factor. Latents deviate from exact
+    # ones in proportion to it, and the gap with its square, which ReGeMM reduces by a
+    # factor between 1 - eta_prime and 1 - eta: 0.61**2 lies in the middle.
+    contraction: float = 0.61
+    resolution: float = 1e-4  # in log(effort), where the search gives up
+    floor: float = 1e-8  # efforts below are tried as 0
+
+    def __call__(
+        self,
+        problem: LatentProblem,
+        theta: Array,
+        rows: Rows,
+        memory: Memory,
+        step: Step,
+    ) -> Inferred:
+        latent = problem.start(rows)
+        n_trials = 0
+
+        def attempt(effort: float) -> Trial:
+            nonlocal latent, n_trials
+            n_trials += 1
+            latent = problem.infer(theta, latent, effort)
+            bounds = problem.evaluate(theta, latent)
+            return _trial(problem, theta, latent, bounds, effort, step)
+
+        prescribed = self.criterion.prescribe(memory)
+        guess = math.sqrt(1.0 - self.contraction * (1.0 - self.effort**2))
+        trial = attempt(guess if prescribed is None else prescribed)
+        if prescribed is None:
+            trial = self._search(attempt, trial, memory)
+            # A round of zero effort says nothing about the next one's.
+            self.effort = trial.effort or self.effort
+        satisfied = self.criterion.satisfied(trial, memory)
+        return Inferred(trial, satisfied, float(n_trials))
+
+    def _search(
+        self, attempt: Callable[[float], Trial], trial: Trial, memory: Memory
+    ) -> Trial:
+        tight: Trial | None = None  # the loosest trial that satisfied the criterion
+        loose = 0.0  # the largest effort that did not
+        while True:
+            if self.criterion.satisfied(trial, memory):
+                tight = trial
+                if trial.effort == 0.0 or not self.criterion.excessive(trial, memory):
+                    return trial
+            else:
+                loose = trial.effort
+                if trial.effort >= 1.0:
+                    return trial
+            trial = self._next(attempt, tight, loose)
+            if tight is not None and trial is tight:
+                return tight
+
+    def _next(
+        self, attempt: Callable[[float], Trial], tight: Trial | None, loose: float
+    ) -> Trial:
+        """The next trial, or `tight` itself when the bracket cannot be narrowed."""
+        if tight is None:  # not satisfied yet: tighten towards exact latents
+            return attempt(min(1.0, loose * self.factor) if loose else 1.0)
+        if loose == 0.0:  # satisfied all the way: loosen
+            lower = tight.effort / self.factor
+            return attempt(lower if lower > self.floor else 0.0)
+        if math.log(tight.effort / loose) < self.resolution:
+            return tight
+        return attempt(math.sqrt(tight.effort * loose))
+
+
+@dataclass
+class DoublingRestart:
+    """Infer every chunk of rows from scratch, with twice the passes each time.
+
+    `accumulate` sums the bounds over chunks; latents are thrown away after use, so
+    memory does not grow with the number of rows. Doubling costs at most four times the
+    smallest sufficient number of passes.
+    """
+
+    criterion: Criterion
+    accumulate: Callable[[LatentProblem, Array, Rows, float], Bounds]
+    effort: float = 1.0
+    max_effort: float = math.inf
+
+    def __call__(
+        self,
+        problem: LatentProblem,
+        theta: Array,
+        rows: Rows,
+        memory: Memory,
+        step: Step,
+    ) -> Inferred:
+        prescribed = self.criterion.prescribe(memory)
+        effort = self.effort if prescribed is None else prescribed
+        work = 0.0
+        while True:
+            effort = min(effort, self.max_effort)
+            bounds = self.accumulate(problem, theta, rows, effort)
+            work += effort
+            trial = _trial(problem, theta, None, bounds, effort, step)
+            satisfied = self.criterion.satisfied(trial, memory)
+            if satisfied or effort >= self.max_effort:
+                return Inferred(trial, satisfied, work)
+            effort *= 2.0
+
+
+@dataclass
+class Continuation:
+    """Improve the latents of one mini-batch until the criterion holds.
+
+    The first test comes after the effort that the previous batch needed; the effort
+    then grows by `growth` from test to test.
+    """
+
+    criterion: Criterion
+    effort: float = 1.0
+    min_effort: float = 1.0
+    max_effort: float = math.inf
+    growth: float = 1.5
+
+    def __call__(
+        self,
+        problem: LatentProblem,
+        theta: Array,
+        rows: Rows,
+        memory: Memory,
+        step: Step,
+    ) -> Inferred:
+        prescribed = self.criterion.prescribe(memory)
+        latent = problem.start(rows)
+        made, wanted = 0.0, self.effort if prescribed is None else prescribed
+        while True:
+            wanted = min(wanted, self.max_effort)
+            latent = problem.infer(theta, latent, wanted - made)
+            made = wanted
+            bounds = problem.evaluate(theta, latent)
+            trial = _trial(problem, theta, latent, bounds, made, step)
+            satisfied = self.criterion.satisfied(trial, memory)
+            if satisfied or made >= self.max_effort:
+                if prescribed is None:
+                    # A pass less next time, so that the effort can also shrink.
+                    self.effort = max(self.min_effort, made - 1.0)
+                return Inferred(trial, satisfied, made)
+            wanted = max(made + 1.0, math.floor(made * self.growth))
+
+
+def accumulate_chunks(
+    chunks: Callable[[Rows], Iterable[Rows]],
+) -> Callable[[LatentProblem, Array, Rows, float], Bounds]:
+    """Sum the bounds of chunks of rows, each inferred from a cold start."""
+
+    def accumulate(
+        problem: LatentProblem, theta: Array, rows: Rows, effort: float
+    ) -> Bounds:
+        total: Bounds | None = None
+        for chunk in chunks(rows):
+            latent = problem.infer(theta, problem.start(chunk), effort)
+            bounds = problem.evaluate(theta, latent)
+            total = bounds if total is None else total + bounds
+        assert total is not None
+        return total
+
+    return accumulate

@@ -1,0 +1,87 @@
+"""The only outer loop of the package."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from sklearn_mm._core._history import History
+from sklearn_mm._core._protocols import (
+    ALL_ROWS,
+    Array,
+    Inference,
+    LatentProblem,
+    Memory,
+    Monitor,
+    Rows,
+    Step,
+)
+
+
+class Status(enum.Enum):
+    """Why a run ended; the value is a message for users."""
+
+    CONVERGED = "the stopping rule of the criterion was met"
+    MAX_ITER = "the maximum number of iterations was reached"
+    STOPPED = "a callback asked to stop"
+    STALLED = "no step was accepted any more"
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """Outcome of a run."""
+
+    theta: Array
+    n_iter: int
+    status: Status
+    memory: Memory
+
+
+def whole_batch() -> Iterable[Rows]:
+    """One batch that holds every row."""
+    return (ALL_ROWS,)
+
+
+def minimize(
+    problem: LatentProblem,
+    theta: Array,
+    *,
+    inference: Inference,
+    step: Step,
+    memory: Memory,
+    history: History,
+    max_iter: int,
+    tol: float,
+    batches: Callable[[], Iterable[Rows]] = whole_batch,
+    monitor: Monitor | None = None,
+    max_rejected: int = 10,
+) -> Result:
+    """Majorize and minimize until the criterion's stopping rule holds.
+
+    An epoch goes through ``batches()``; on each, latents are inferred as accurately as
+    the criterion asks and theta is moved on the upper bound that they define
+    (Algorithms 1 to 3 of the paper, and 4 with a restarting inference).
+    """
+    monitor = Monitor() if monitor is None else monitor
+    rejected = 0
+    for epoch in range(max_iter):
+        monitor.begin()
+        converged = True
+        for rows in batches():
+            inferred = inference(problem, theta, rows, memory, step)
+            moved = step(problem, theta, inferred)
+            history.append(inferred, moved, memory)
+            converged &= inference.criterion.converged(
+                inferred.trial, moved, memory, tol
+            )
+            memory = memory.after(inferred.trial, moved.accepted)
+            rejected = 0 if moved.accepted else rejected + 1
+            theta = moved.theta
+        if monitor.end(theta, history.last()):
+            return Result(theta, epoch + 1, Status.STOPPED, memory)
+        if converged:
+            return Result(theta, epoch + 1, Status.CONVERGED, memory)
+        if rejected > max_rejected:
+            return Result(theta, epoch + 1, Status.STALLED, memory)
+    return Result(theta, max_iter, Status.MAX_ITER, memory)

@@ -1,0 +1,118 @@
+r"""Robust estimation as a latent-variable problem.
+
+The objective is :math:`J(\theta) = \sum_i w_i \tau^2 \psi(\|r_i(\theta)\|^2/\tau^2)
++ p(\theta)` with sample weights w, a kernel psi of width tau and a penalty p. Its
+latent variables are the confidence weights u of the half-quadratic form (see
+`sklearn_mm.kernels`)::
+
+    upper(theta, u) = sum_i w_i (u_i ||r_i||**2 / 2 + tau**2 kappa(u_i)) + p(theta)
+
+With u = omega(z / sigma**2) and sigma >= 1 this bound grows with sigma, from J itself
+at sigma = 1 to the least-squares objective (u = 1) at infinity: kappa is convex, omega
+minimises the bound, and every u moves away from its minimiser as sigma grows. So the
+effort is 1/sigma. J is cheap here and serves as the lower bound, as in the paper.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+
+from sklearn_mm._core._protocols import ALL_ROWS, Array, Bounds, Rows
+from sklearn_mm.kernels import Kernel
+
+# Squares of residuals are clipped here, so that 0 * z stays zero for every z.
+_HUGE = 1e300
+
+
+class ResidualModel(Protocol):
+    """Residual vectors r_i(theta), one per row."""
+
+    def squared_norms(self, theta: Array) -> Array:
+        """The squared norm of every row's residual."""
+
+    def penalty(self, theta: Array) -> float:
+        """The part of the objective that depends on theta alone."""
+
+    def minimize(self, theta: Array, weights: Array) -> tuple[Array, float]:
+        """Minimiser of sum_i weights_i ||r_i||**2 / 2 + penalty, and the decrease."""
+
+
+@dataclass(frozen=True)
+class Confidence:
+    """The latent: weights u at one theta, with what can be reused at that theta."""
+
+    theta: Array | None = None
+    z: Array | None = None  # squared residual norms in units of tau**2
+    objective: float = np.nan  # J(theta)
+    effort: float = np.nan
+    u: Array | None = None
+    solution: list[tuple[Array, float, float]] | None = None
+
+
+@dataclass(frozen=True)
+class HalfQuadraticProblem:
+    """Robust fit of a residual model; the total weight makes changes relative."""
+
+    model: ResidualModel
+    kernel: Kernel
+    tau: float
+    sample_weight: Array
+
+    def start(self, rows: Rows) -> Confidence:
+        """Nothing is kept from one theta to the next."""
+        return Confidence()
+
+    def infer(self, theta: Array, latent: Confidence, effort: float) -> Confidence:
+        """Weights omega(z / sigma**2) with sigma = 1 / effort."""
+        if latent.theta is not theta:
+            z = self.z(theta)
+            latent = Confidence(theta, z, self._sum(self.kernel.loss(z), theta))
+        assert latent.z is not None
+        u = self.kernel.weight(latent.z * effort**2)
+        return replace(latent, effort=effort, u=u, solution=[])
+
+    def evaluate(self, theta: Array, latent: Confidence) -> Bounds:
+        """The half-quadratic bound above J, and J itself."""
+        if latent.effort == 1.0:  # exact weights: psi is the minimum over u
+            return Bounds(latent.objective, latent.objective)
+        upper = self._sum(self.kernel.upper_bound(latent.z, latent.u), theta)
+        # max(): for sigma close to 1 the two agree but for rounding.
+        return Bounds(max(upper, latent.objective), latent.objective)
+
+    def minimize_upper(
+        self, theta: Array, latent: Confidence
+    ) -> tuple[Array, float, float]:
+        """Weighted least squares; the move is measured in units of tau."""
+        assert latent.solution is not None and latent.u is not None
+        if not latent.solution:
+            weights = self.sample_weight * latent.u
+            new, decrease = self.model.minimize(theta, weights)
+            # decrease = sum_i w_i u_i ||fitted_i - fitted_i'||**2 / 2 (+ penalty): the
+            # root mean square change of the fitted values, invariant under any
+            # reparametrisation of the model.
+            total = float(np.sum(self.sample_weight)) * self.tau**2
+            change = float(np.sqrt(2.0 * max(decrease, 0.0) / total))
+            latent.solution.append((new, decrease, change))
+        return latent.solution[0]
+
+    def objective(self, theta: Array) -> float:
+        """The robust objective J itself."""
+        return self._sum(self.kernel.loss(self.z(theta)), theta)
+
+    def upper_at(self, theta: Array, effort: float) -> float:
+        """Upper bound at the weights of an effort."""
+        latent = self.infer(theta, self.start(ALL_ROWS), effort)
+        return self.evaluate(theta, latent).upper
+
+    def z(self, theta: Array) -> Array:
+        """Squared residual norms in units of tau**2."""
+        with np.errstate(over="ignore"):  # a sum past the largest float is clipped too
+            z = self.model.squared_norms(theta) / self.tau**2
+        return np.minimum(z, _HUGE, out=z)
+
+    def _sum(self, values: Array, theta: Array) -> float:
+        data = self.tau**2 * float(self.sample_weight @ values)
+        return data + self.model.penalty(theta)

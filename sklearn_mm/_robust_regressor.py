@@ -1,0 +1,606 @@
+"""Robust linear regression by half-quadratic minimisation."""
+
+from __future__ import annotations
+
+import warnings
+from numbers import Integral, Real
+
+import numpy as np
+from scipy.special import ndtr
+from scipy.stats import chi
+from sklearn.base import (
+    BaseEstimator,
+    MultiOutputMixin,
+    RegressorMixin,
+    _fit_context,
+    clone,
+)
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import check_random_state
+from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
+from sklearn.utils.extmath import safe_sparse_dot
+from sklearn.utils.stats import _weighted_percentile
+from sklearn.utils.validation import (
+    _check_sample_weight,
+    check_array,
+    check_is_fitted,
+    has_fit_parameter,
+    validate_data,
+)
+
+from sklearn_mm._base import (
+    CRITERIA,
+    CRITERION_METHODS,
+    CallbackSupportMixin,
+    FitMonitor,
+    keep_state_on_error,
+    resolve_criterion,
+    warn_unless_converged,
+)
+from sklearn_mm._core._history import History
+from sklearn_mm._core._inference import EffortBisection
+from sklearn_mm._core._loop import Status, minimize
+from sklearn_mm._core._protocols import Memory
+from sklearn_mm._core._steps import SurrogateMinimizer
+from sklearn_mm._problems._half_quadratic import HalfQuadraticProblem
+from sklearn_mm._problems._linear_residual import LinearResidual, standardization
+from sklearn_mm._problems._robust_start import (
+    MAX_ROWS,
+    least_squares,
+    refined_scale,
+    robust_start,
+)
+from sklearn_mm.criteria import Fixed
+from sklearn_mm.kernels import KERNELS, get_kernel
+
+# Effort of the first weights. From all-ones weights (0, the paper's choice) a good start
+# would be thrown away: a user's start begins with kernels twice as wide, the chosen one,
+# which is a fit already, with little more than exact weights (1).
+_UNTRUSTED, _TRUSTED, _CHOSEN, _EXACT = 0.0, 0.5, 0.8, 1.0
+# The criterion's run hands over to exact weights when its certificate is this tight
+# relative to J; exact weights then converge at their own, faster rate.
+_HANDOVER = 1e-2
+# Candidates for a start need less: the best of them are improved anyway.
+_CLIMBED = 5e-2
+# The quadratic kernel has no width; any finite one gives the same fit.
+_ANY_WIDTH = 1.0
+# Rows within this many noise scales are inliers (for one output).
+_INLIER_SCALES = 3.0
+
+
+class HalfQuadraticRobustRegressor(
+    CallbackSupportMixin, MultiOutputMixin, RegressorMixin, BaseEstimator
+):
+    """Robust linear regression with certified truncated inference.
+
+    Minimises ``sum_i sample_weight_i * tau**2 * psi(||r_i||**2 / tau**2) +
+    alpha / 2 * ||coef||**2`` over linear models, where psi is a robust kernel of width
+    ``tau = tuning * scale`` and r_i are the residuals. Each row has a latent
+    confidence weight; how accurately the weights are inferred before the coefficients
+    move is decided by a criterion of the paper [1]_.
+
+    With the defaults no knowledge of the noise is needed: the noise scale and a start
+    that survives gross outliers and bad leverage points are chosen from the data.
+
+    Parameters
+    ----------
+    kernel : str or Kernel, default="smooth_truncated_quadratic"
+        Robust kernel: "smooth_truncated_quadratic", "geman_mcclure", "welsch",
+        "cauchy", "tukey", "huber", "quadratic", or an object like those in
+        :mod:`sklearn_mm.kernels`.
+
+    criterion : {"regemm", "sudemm", "fixed"} or Criterion, default="regemm"
+        How accurately confidence weights are inferred in each iteration.
+
+        - "regemm": just so accurately that the upper bound falls by a fraction between
+          `eta` and `eta_prime` of its distance to the objective. Finds good minima.
+        - "sudemm": so that the gap stays within `rho` times the decrease that the next
+          weighted least-squares step achieves.
+        - "fixed": exact weights, i.e. iteratively reweighted least squares.
+
+        Objects of :mod:`sklearn_mm.criteria` allow experiments, among them the
+        graduated baseline.
+
+    scale : "auto" or float, default="auto"
+        Standard deviation of the inliers' noise (per output), positive.
+
+    tuning : float, default=None
+        Width of the kernel in units of `scale`, positive. None gives 95 % efficiency
+        under Gaussian noise, for the number of outputs at hand.
+
+    alpha : float, default=0.0
+        Weight of the L2 penalty on the coefficients, as in
+        :class:`~sklearn.linear_model.Ridge`. Must be non-negative.
+
+    fit_intercept : bool, default=True
+        Whether to fit an intercept.
+
+    init : {"auto", "ols"}, array-like or estimator, default="auto"
+        Where to start. "auto" searches robustly; "ols" is least squares with all
+        confidence weights one, the paper's setting. An array holds the coefficients,
+        of shape (n_features,) or (n_outputs, n_features), or with one more column for
+        the intercept. A scikit-learn regressor is cloned and fitted, and the linear
+        model closest to its predictions is the start.
+
+    eta : float, default=0.5
+        Fraction for "regemm", in (0, 1).
+
+    eta_prime : float, default=0.75
+        Upper end of the window for "regemm", in (eta, 1).
+
+    rho : float, default=0.5
+        Fraction for "sudemm", in (0, 1).
+
+    max_iter : int, default=100
+        Maximum number of iterations on all rows.
+
+    tol : float, default=1e-6
+        The fit ends when an iteration with exact weights changes the fitted values by
+        no more than `tol` kernel widths (root mean square).
+
+    warm_start : bool, default=False
+        Start from the coefficients of the previous call to `fit`.
+
+    chunk_size : int, default=None
+        Rows that are handed to a worker at a time. None lets the estimator choose. The
+        result does not depend on it but for rounding.
+
+    n_jobs : int, default=None
+        Number of workers for sums over rows; None means 1 unless in a
+        :obj:`joblib.parallel_config` context. The result does not depend on it.
+
+    random_state : int, RandomState instance or None, default=None
+        Determines the random subsets of the start. Pass an int for reproducible
+        results.
+
+    verbose : int, default=0
+        If positive, one line is printed for every iteration.
+
+    Attributes
+    ----------
+    coef_ : ndarray of shape (n_features,) or (n_outputs, n_features)
+        Coefficients.
+
+    intercept_ : float or ndarray of shape (n_outputs,)
+        Intercept; zero if ``fit_intercept=False``.
+
+    scale_ : float
+        Standard deviation of the inliers' noise, given or estimated.
+
+    weights_ : ndarray of shape (n_samples,)
+        Confidence of each training row, in [0, 1].
+
+    inlier_mask_ : ndarray of shape (n_samples,)
+        Rows whose residual is at most three noise scales, or the quantile of the same
+        probability for the norm of several outputs' residuals.
+
+    n_iter_ : int
+        Number of iterations on all rows.
+
+    history_ : Bunch
+        One entry per iteration of `upper_bound` and `lower_bound` (of the objective at
+        the iterate), their `gap`, the `effort` (1/sigma: 1 for exact weights, 0 for
+        all-ones), `previous_upper`, `decrease`, `change`, `work` (trials of the search
+        for sigma), `satisfied`, `accepted` and `time`.
+
+    n_features_in_ : int
+        Number of features seen during fit.
+
+    feature_names_in_ : ndarray of shape (n_features_in_,)
+        Names of features seen during fit, where they are all strings.
+
+    See Also
+    --------
+    sklearn.linear_model.HuberRegressor : Convex loss; not robust to leverage points.
+    sklearn.linear_model.RANSACRegressor : Consensus of random subsets.
+    sklearn.linear_model.TheilSenRegressor : Median of subset fits.
+
+    Notes
+    -----
+    The lower bound in `history_` is the objective itself, which is cheap to evaluate
+    here. In every iteration ``lower_bound <= upper_bound``, and under "regemm" the
+    sequence ``upper_bound`` never increases as long as that criterion runs. Once the
+    bounds agree to a relative 1e-2, the remaining iterations use exact weights.
+
+    With several outputs, a row has one weight, which depends on the norm of its
+    residual vector: bring outputs to comparable units first.
+
+    For more than 2,000 rows, scale and start are decided on a stratified sample of that
+    size, and all rows are used from there on.
+
+    References
+    ----------
+    .. [1] C. Zach and H. Le, "Truncated Inference for Latent Variable Optimization
+       Problems: Application to Robust Estimation and Learning", ECCV 2020.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn_mm import HalfQuadraticRobustRegressor
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(100, 2))
+    >>> y = X @ [1.0, -2.0] + 3.0 + 0.1 * rng.normal(size=100)
+    >>> y[:40] += 20.0  # 40 % gross outliers
+    >>> model = HalfQuadraticRobustRegressor(random_state=0).fit(X, y)
+    >>> model.coef_.round(1), round(model.intercept_, 1)
+    (array([ 1., -2.]), 3.0)
+    >>> int(model.inlier_mask_.sum())
+    60
+    """
+
+    _parameter_constraints: dict = {
+        "kernel": [
+            StrOptions(set(KERNELS)),
+            HasMethods(["loss", "weight", "penalty", "upper_bound", "tuning_constant"]),
+        ],
+        "criterion": [StrOptions(set(CRITERIA)), HasMethods(list(CRITERION_METHODS))],
+        "scale": [StrOptions({"auto"}), Interval(Real, 0, None, closed="neither")],
+        "tuning": [None, Interval(Real, 0, None, closed="neither")],
+        "alpha": [Interval(Real, 0, None, closed="left")],
+        "fit_intercept": ["boolean"],
+        "init": [
+            StrOptions({"auto", "ols"}),
+            "array-like",
+            HasMethods(["fit", "predict"]),
+        ],
+        "eta": [Interval(Real, 0, 1, closed="neither")],
+        "eta_prime": [Interval(Real, 0, 1, closed="neither")],
+        "rho": [Interval(Real, 0, 1, closed="neither")],
+        "max_iter": [Interval(Integral, 1, None, closed="left")],
+        "tol": [Interval(Real, 0, None, closed="left")],
+        "warm_start": ["boolean"],
+        "chunk_size": [None, Interval(Integral, 1, None, closed="left")],
+        "n_jobs": [None, Integral],
+        "random_state": ["random_state"],
+        "verbose": ["verbose"],
+    }
+
+    def __init__(
+        self,
+        kernel="smooth_truncated_quadratic",
+        *,
+        criterion="regemm",
+        scale="auto",
+        tuning=None,
+        alpha=0.0,
+        fit_intercept=True,
+        init="auto",
+        eta=0.5,
+        eta_prime=0.75,
+        rho=0.5,
+        max_iter=100,
+        tol=1e-6,
+        warm_start=False,
+        chunk_size=None,
+        n_jobs=None,
+        random_state=None,
+        verbose=0,
+    ):
+        self.kernel = kernel
+        self.criterion = criterion
+        self.scale = scale
+        self.tuning = tuning
+        self.alpha = alpha
+        self.fit_intercept = fit_intercept
+        self.init = init
+        self.eta = eta
+        self.eta_prime = eta_prime
+        self.rho = rho
+        self.max_iter = max_iter
+        self.tol = tol
+        self.warm_start = warm_start
+        self.chunk_size = chunk_size
+        self.n_jobs = n_jobs
+        self.random_state = random_state
+        self.verbose = verbose
+
+    @keep_state_on_error
+    @_fit_context(prefer_skip_nested_validation=False)
+    def fit(self, X, y, sample_weight=None):
+        """Fit the model.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            Training data.
+
+        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
+            Targets.
+
+        sample_weight : array-like of shape (n_samples,), default=None
+            Weight of each row; a weight of k is the same as k copies of the row.
+
+        Returns
+        -------
+        self : object
+            Fitted estimator.
+        """
+        warm = (self.coef_, self.intercept_) if self._can_warm_start() else None
+        X, y = validate_data(
+            self,
+            X,
+            y,
+            accept_sparse="csr",
+            dtype=[np.float64, np.float32],
+            y_numeric=True,
+            multi_output=True,
+        )
+        weight = _positive_weights(sample_weight, X)
+        criterion = resolve_criterion(
+            self.criterion,
+            eta=self.eta,
+            eta_prime=self.eta_prime,
+            rho=self.rho,
+            fixed_effort=_EXACT,
+        )
+        units = _TargetUnits.of(y, weight, self.fit_intercept)
+        # Dividing weights and penalty by the largest weight changes nothing but units,
+        # and keeps sums over rows far from overflow.
+        unit_weight = float(weight.max())
+        weight = weight / unit_weight
+        mean, spread = standardization(X, weight, self.fit_intercept)
+        model = LinearResidual(
+            X,
+            units.to_unit(y),
+            mean,
+            spread,
+            self.fit_intercept,
+            float(self.alpha) / unit_weight,
+            self.chunk_size,
+            self.n_jobs,
+        )
+        kernel = get_kernel(self.kernel)
+        tuning = self._tuning(kernel, model.Y.shape[1])
+        monitor = FitMonitor(
+            self,
+            self.max_iter,
+            X,
+            y,
+            attributes=lambda theta: units.fitted(model, theta, X.dtype),
+            unit=unit_weight * units.scale**2,
+        )
+        start, effort = self._start(X, y, warm, model, units, weight, criterion, tuning)
+        problem = HalfQuadraticProblem(model, kernel, tuning * start.scale, weight)
+        history = History()
+        result = self._minimize(
+            problem, start.theta, effort, criterion, history, monitor
+        )
+        monitor.finish(result.theta)
+        warn_unless_converged(self, result.status)
+
+        z = problem.z(result.theta)
+        d = model.Y.shape[1]
+        radius = _INLIER_SCALES
+        if d > 1:
+            radius = chi.ppf(2.0 * ndtr(_INLIER_SCALES) - 1.0, d)
+        self.__dict__.update(units.fitted(model, result.theta, X.dtype))
+        self.scale_ = start.scale * units.scale
+        self.weights_ = kernel.weight(z)
+        self.inlier_mask_ = np.sqrt(z) * tuning <= radius
+        self.history_ = _in_units(history.to_bunch(), unit_weight * units.scale**2)
+        self.n_iter_ = len(history)
+        return self
+
+    def predict(self, X):
+        """Predict targets.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            Data.
+
+        Returns
+        -------
+        y_pred : ndarray of shape (n_samples,) or (n_samples, n_outputs)
+            Predicted targets.
+        """
+        check_is_fitted(self)
+        X = validate_data(
+            self,
+            X,
+            accept_sparse="csr",
+            dtype=[np.float64, np.float32],
+            reset=False,
+        )
+        return safe_sparse_dot(X, self.coef_.T, dense_output=True) + self.intercept_
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
+    def _can_warm_start(self):
+        return self.warm_start and hasattr(self, "coef_")
+
+    def _tuning(self, kernel, n_outputs):
+        tuning = self.tuning
+        if tuning is None:
+            tuning = kernel.tuning_constant(n_outputs)
+        return float(tuning) if np.isfinite(tuning) else _ANY_WIDTH
+
+    def _start(self, X, y, warm, model, units, weight, criterion, tuning):
+        """Start and scale (in unit targets), and the effort of the first weights."""
+        kernel = get_kernel(self.kernel)
+        theta, effort = self._user_start(X, y, warm, model, units, weight)
+        scale = None if isinstance(self.scale, str) else self.scale / units.scale
+
+        def climb(problem, theta):
+            return _run(
+                problem, theta, _UNTRUSTED, criterion, History(), 50, _CLIMBED
+            ).theta
+
+        start = robust_start(
+            model,
+            weight,
+            kernel=kernel,
+            tuning=tuning,
+            scale=scale,
+            climb=climb,
+            theta=theta,
+            random_state=check_random_state(self.random_state),
+        )
+        if not start.determined and not self.alpha:
+            warnings.warn(
+                f"With n_samples={X.shape[0]} and n_features={X.shape[1]} the rows do "
+                "not show which of them are outliers: the fit is least squares of "
+                "minimum norm. Pass more rows, fewer features, or alpha > 0.",
+                ConvergenceWarning,
+                stacklevel=4,
+            )
+        if scale is None and X.shape[0] > MAX_ROWS:
+            refined = refined_scale(
+                model.squared_norms(start.theta), weight, start, model.Y.shape[1]
+            )
+            start = type(start)(start.theta, refined, start.share)
+        return start, effort
+
+    def _user_start(self, X, y, warm, model, units, weight):
+        """Theta of `init` or of a previous fit (None for "auto"), and first effort."""
+        if warm is not None:
+            coef, intercept = warm
+            if (
+                coef.shape[-1] != X.shape[1]
+                or np.atleast_2d(coef).shape[0] != (model.Y.shape[1])
+            ):
+                raise ValueError(
+                    f"warm_start=True needs data of the same shape as before: coef_ "
+                    f"has shape {coef.shape}, X has {X.shape[1]} features and y "
+                    f"{model.Y.shape[1]} outputs. Set warm_start=False."
+                )
+            return units.pack(model, np.atleast_2d(coef), intercept), _TRUSTED
+        if isinstance(self.init, str):
+            if self.init == "auto":
+                return None, _CHOSEN
+            return least_squares(model, weight), _UNTRUSTED
+        if hasattr(self.init, "fit"):
+            estimator = clone(self.init)
+            routed = {}
+            if has_fit_parameter(estimator, "sample_weight"):
+                routed["sample_weight"] = weight
+            predicted = estimator.fit(X, y, **routed).predict(X)
+            shadow = LinearResidual(
+                model.X,
+                units.to_unit(predicted),
+                model.mean,
+                model.scale,
+                model.fit_intercept,
+            )
+            return least_squares(shadow, weight), _TRUSTED
+        coef, intercept = self._check_init(model.Y.shape[1], X, y, weight)
+        return units.pack(model, coef, intercept), _TRUSTED
+
+    def _check_init(self, n_outputs, X, y, weight):
+        init = check_array(
+            self.init, dtype=np.float64, ensure_2d=False, input_name="init"
+        )
+        init = np.atleast_2d(init)
+        p = X.shape[1]
+        if init.shape[0] != n_outputs or init.shape[1] not in (p, p + 1):
+            raise ValueError(
+                f"init must have shape ({p},) or ({n_outputs}, {p}), or one more "
+                f"column for the intercept, got {np.shape(self.init)}."
+            )
+        coef = init[:, :p]
+        if init.shape[1] == p + 1:
+            return coef, init[:, p]
+        if not self.fit_intercept:
+            return coef, np.zeros(n_outputs)
+        offset = y.reshape(len(y), -1) - safe_sparse_dot(X, coef.T, dense_output=True)
+        return coef, _weighted_median(offset, weight)
+
+    def _minimize(self, problem, theta, effort, criterion, history, monitor):
+        """The criterion's run, then exact weights to the end."""
+        tol = max(self.tol, _HANDOVER)
+        result = _run(
+            problem, theta, effort, criterion, history, self.max_iter, tol, monitor
+        )
+        left = self.max_iter - len(history)
+        if result.status is not Status.CONVERGED or not left:
+            return result
+        # No need for the criterion again: its certificate is tight here.
+        return _run(
+            problem,
+            result.theta,
+            _EXACT,
+            Fixed(_EXACT),
+            history,
+            left,
+            self.tol,
+            monitor,
+        )
+
+
+def _run(problem, theta, effort, criterion, history, max_iter, tol, monitor=None):
+    """One run of the core from the weights of an effort."""
+    return minimize(
+        problem,
+        theta,
+        inference=EffortBisection(criterion, effort=effort),
+        step=SurrogateMinimizer(),
+        memory=Memory.start(problem.upper_at(theta, effort)),
+        history=history,
+        max_iter=max_iter,
+        tol=tol,
+        monitor=monitor,
+    )
+
+
+def _positive_weights(sample_weight, X):
+    weight = _check_sample_weight(
+        sample_weight, X, dtype=np.float64, ensure_non_negative=True
+    )
+    if not np.any(weight > 0):  # scikit-learn < 1.9 lets this pass
+        raise ValueError("Sample weights must contain at least one non-zero number.")
+    return weight
+
+
+def _weighted_median(values, weight):
+    """Weighted median of each column; a weight of k is k copies of the row."""
+    if np.all(weight == weight[0]):
+        return np.median(values, axis=0)
+    return _weighted_percentile(values, weight, 50, average=True)
+
+
+class _TargetUnits:
+    """Targets of unit size, so that squares neither overflow nor vanish."""
+
+    def __init__(self, centre, scale, flat):
+        self.centre = centre
+        self.scale = scale
+        self.flat = flat  # y had one dimension
+
+    @classmethod
+    def of(cls, y, weight, centred):
+        Y = y.reshape(len(y), -1).astype(np.float64, copy=False)
+        centre = _weighted_median(Y, weight) if centred else np.zeros(Y.shape[1])
+        spread = np.abs(Y - centre)
+        # A median, since outliers may be of any size; the mean where most are equal.
+        scale = float(np.max(_weighted_median(spread, weight)))
+        if not scale > 0:
+            scale = float(np.max(spread[weight > 0])) or 1.0
+        return cls(centre, scale, y.ndim == 1)
+
+    def to_unit(self, y):
+        return (y.reshape(len(y), -1) - self.centre) / self.scale
+
+    def pack(self, model, coef, intercept):
+        coef = np.asarray(coef, dtype=np.float64).T / self.scale
+        return model.pack(coef, (intercept - self.centre) / self.scale)
+
+    def fitted(self, model, theta, dtype):
+        """Fitted attributes of a theta, in the units and the precision of the data."""
+        coef, intercept = model.unpack(theta)
+        coef = (coef * self.scale).T.astype(dtype)
+        intercept = (intercept * self.scale + self.centre).astype(dtype)
+        if not model.fit_intercept:
+            intercept = np.zeros_like(intercept)
+        if self.flat:
+            return {"coef_": coef[0], "intercept_": intercept[0]}
+        return {"coef_": coef, "intercept_": intercept}
+
+
+def _in_units(history, unit):
+    """Bring the columns that are objectives to the user's units."""
+    for name in ("upper_bound", "lower_bound", "gap", "previous_upper", "decrease"):
+        history[name] = history[name] * unit
+    return history

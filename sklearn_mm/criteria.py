@@ -1,0 +1,214 @@
+r"""When is an upper bound good enough? The criteria of the paper, as objects.
+
+In round t the parameters are :math:`\theta = \theta^{(t-1)}` and inference has found
+an upper bound :math:`\bar J(\theta)` and a lower bound :math:`\underline J(\theta)` of
+the objective. Before theta is moved on the upper bound, the criterion has to hold:
+
+========================  =====================================================
+`RelaxedGeneralized`      upper <= eta * lower + (1 - eta) * previous upper
+`SufficientDescent`       upper - lower <= rho * (decrease of the next step)
+`Fixed`                   a given effort, whatever the bounds say
+`Graduated`               an effort that grows with the iterations (a baseline)
+========================  =====================================================
+
+To try one of your own, derive from `Criterion`, define ``satisfied`` and pass the
+object as ``criterion`` to any estimator of the package.
+
+References
+----------
+C. Zach and H. Le, "Truncated Inference for Latent Variable Optimization Problems",
+ECCV 2020: the first is its Eq. 11 (ReGeMM), the second its Eq. 16 (SuDeMM).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sklearn_mm._core._protocols import Memory, Moved, Trial
+
+__all__ = [
+    "Criterion",
+    "Fixed",
+    "Graduated",
+    "RelaxedGeneralized",
+    "SufficientDescent",
+]
+
+# An objective this far below the start's is zero to rounding: relative tolerances on
+# it would never be met when the model can fit the data exactly.
+_ZERO = 1e-12
+
+
+@dataclass(frozen=True)
+class Criterion:
+    """Base class of the criteria.
+
+    Only :meth:`satisfied` has to be defined. A trial offers ``upper``, ``lower``,
+    ``gap``, ``effort`` and ``decrease``; the memory ``previous_upper``,
+    ``first_upper`` and ``iteration``.
+
+    Examples
+    --------
+    A criterion that asks for a relative duality gap:
+
+    >>> from sklearn_mm.criteria import Criterion
+    >>> class RelativeGap(Criterion):
+    ...     def satisfied(self, trial, memory):
+    ...         return trial.gap <= 0.1 * trial.lower
+    ...     def excessive(self, trial, memory):
+    ...         return trial.gap < 0.05 * trial.lower
+    """
+
+    def satisfied(self, trial: Trial, memory: Memory) -> bool:
+        """Whether theta may be moved on this trial's upper bound."""
+        raise NotImplementedError
+
+    def excessive(self, trial: Trial, memory: Memory) -> bool:
+        """Whether less effort would do; strategies that can loosen then do so."""
+        return False
+
+    def prescribe(self, memory: Memory) -> float | None:
+        """The effort to make, for criteria that do not look at the bounds."""
+        return None
+
+    def converged(self, trial: Trial, moved: Moved, memory: Memory, tol: float) -> bool:
+        """Whether the run may end after this update; here, if theta hardly moved."""
+        return moved.accepted and moved.change <= tol
+
+
+@dataclass(frozen=True)
+class RelaxedGeneralized(Criterion):
+    """ReGeMM: close a fraction of the gap left by the previous upper bound.
+
+    Parameters
+    ----------
+    eta : float, default=0.5
+        Fraction of ``c_t = previous_upper - lower`` by which the upper bound has to
+        fall, in (0, 1).
+
+    eta_prime : float, default=0.75
+        Fraction that the bound should not exceed where inference can be loosened, in
+        (eta, 1): meeting the criterion without surpassing it much is what makes
+        ReGeMM find better minima of non-convex objectives.
+    """
+
+    eta: float = 0.5
+    eta_prime: float = 0.75
+
+    def satisfied(self, trial: Trial, memory: Memory) -> bool:
+        """Eq. 11 of the paper."""
+        return trial.upper <= self._mix(self.eta, trial, memory)
+
+    def excessive(self, trial: Trial, memory: Memory) -> bool:
+        """The second inequality of section 6.1 fails."""
+        return trial.upper < self._mix(self.eta_prime, trial, memory)
+
+    def converged(self, trial: Trial, moved: Moved, memory: Memory, tol: float) -> bool:
+        """``c_t <= tol * J``: the quantity that Proposition 1 drives to zero."""
+        c_t = memory.previous_upper - trial.lower
+        return moved.accepted and c_t <= tol * trial.lower + _ZERO * memory.first_upper
+
+    @staticmethod
+    def _mix(eta: float, trial: Trial, memory: Memory) -> float:
+        # previous_upper - eta * c_t, written as in the paper.
+        return eta * trial.lower + (1.0 - eta) * memory.previous_upper
+
+
+@dataclass(frozen=True)
+class SufficientDescent(Criterion):
+    """SuDeMM: the gap stays below a fraction of what the next step gains.
+
+    Parameters
+    ----------
+    rho : float, default=0.5
+        The fraction, in (0, 1).
+
+    power_t : float, default=0.0
+        In round t the fraction is ``rho / t**power_t``. The stochastic method's proof
+        needs a summable sequence, i.e. a power above one; full batches need none.
+    """
+
+    rho: float = 0.5
+    power_t: float = 0.0
+
+    # Where inference can be loosened, "the largest gap allowed" is found to this
+    # fraction.
+    _window = 0.9
+
+    def satisfied(self, trial: Trial, memory: Memory) -> bool:
+        """Eq. 16 of the paper, with the step's own decrease on the right."""
+        return trial.gap <= self.rho_at(memory.iteration) * trial.decrease
+
+    def excessive(self, trial: Trial, memory: Memory) -> bool:
+        """The gap is well below what is allowed."""
+        allowed = self._window * self.rho_at(memory.iteration)
+        return trial.gap < allowed * trial.decrease
+
+    def converged(self, trial: Trial, moved: Moved, memory: Memory, tol: float) -> bool:
+        """The decrease, which bounds the gap, is small beside J."""
+        small = tol * trial.lower + _ZERO * memory.first_upper
+        return moved.accepted and trial.decrease <= small
+
+    def rho_at(self, iteration: int) -> float:
+        """Value of rho in a round, counted from zero."""
+        return self.rho / (iteration + 1.0) ** self.power_t
+
+
+@dataclass(frozen=True)
+class Fixed(Criterion):
+    """A given effort in every round.
+
+    Parameters
+    ----------
+    effort : float or None, default=None
+        Number of inference passes, or 1/sigma for half-quadratic weights (1 means
+        exact weights, i.e. iteratively reweighted least squares). None takes the
+        estimator's own: ``n_passes``, or exact weights.
+    """
+
+    effort: float | None = None
+
+    def satisfied(self, trial: Trial, memory: Memory) -> bool:
+        """Always."""
+        return True
+
+    def prescribe(self, memory: Memory) -> float | None:
+        """The given effort."""
+        return self.effort
+
+
+@dataclass(frozen=True)
+class Graduated(Criterion):
+    """Graduated optimisation: kernels of shrinking width, level by level.
+
+    The baseline of the paper's experiments: the width starts ``2**n_levels`` times too
+    large and is halved after every ``n_iter_per_level`` rounds.
+
+    Parameters
+    ----------
+    n_levels : int, default=5
+        Number of halvings.
+
+    n_iter_per_level : int, default=4
+        Rounds at each width but the last.
+    """
+
+    n_levels: int = 5
+    n_iter_per_level: int = 4
+
+    def satisfied(self, trial: Trial, memory: Memory) -> bool:
+        """Always: the schedule does not look at the bounds."""
+        return True
+
+    def prescribe(self, memory: Memory) -> float:
+        """The inverse width of this round's level."""
+        return 2.0 ** (self.level(memory.iteration) - self.n_levels)
+
+    def level(self, iteration: int) -> int:
+        """Level of a round, counted from zero."""
+        return min(iteration // self.n_iter_per_level, self.n_levels)
+
+    def converged(self, trial: Trial, moved: Moved, memory: Memory, tol: float) -> bool:
+        """Theta hardly moved, on the last level."""
+        last = self.level(memory.iteration) == self.n_levels
+        return last and super().converged(trial, moved, memory, tol)

@@ -1,0 +1,315 @@
+r"""Robust kernels and their half-quadratic form.
+
+A robust kernel :math:`\psi` is written as a minimum over a confidence weight
+:math:`u \in [0, 1]` (Geman & Reynolds, 1992; section 6.1 of Zach & Le)::
+
+    psi(z) = min_u  u z / 2 + kappa(u),        attained at  u = omega(z)
+
+Every function takes the *squared* residual norm in units of the kernel's width,
+``z = ||r||**2 / tau**2``, as the losses of :func:`scipy.optimize.least_squares` do,
+and returns values in units of ``tau**2``. All three are finite and silent for any
+``z >= 0``, subnormal or infinite ones included, unless the loss itself is unbounded.
+
+Since the minimum is attained at :math:`\omega`, the envelope theorem gives
+:math:`\omega(z) = 2 \, d\psi / dz`, i.e. :math:`\psi'(r) / r` for a residual r.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.optimize import brentq
+from scipy.special import roots_legendre, xlogy
+from scipy.stats import chi
+
+__all__ = [
+    "KERNELS",
+    "Cauchy",
+    "GemanMcClure",
+    "Huber",
+    "Kernel",
+    "Quadratic",
+    "SmoothTruncatedQuadratic",
+    "Tukey",
+    "Welsch",
+    "get_kernel",
+]
+
+Array = NDArray[np.float64]
+
+# Squared residuals beyond this are all alike to a bounded kernel; clipping there keeps
+# quotients such as z / (1 + z) free of inf / inf.
+_HUGE = 1e300
+# Weights below the smallest normal number are replaced by it inside logarithms and
+# reciprocals, so that penalty(0) is huge instead of a division by zero.
+_TINY = np.finfo(np.float64).tiny
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """Base class of the robust kernels; subclass it to bring your own.
+
+    A subclass defines :meth:`loss`, :meth:`weight` and :meth:`penalty`. They have to
+    satisfy ``loss(z) == min_u (u * z / 2 + penalty(u))`` with the minimum at
+    ``u == weight(z)``; :func:`tuning_constant` then works unchanged.
+    """
+
+    name: ClassVar[str] = ""
+
+    def loss(self, z: ArrayLike) -> Array:
+        """Robust loss of squared residuals, in units of ``tau**2``."""
+        raise NotImplementedError
+
+    def weight(self, z: ArrayLike) -> Array:
+        """Optimal confidence weight, non-increasing in ``z``, one at zero."""
+        raise NotImplementedError
+
+    def penalty(self, u: ArrayLike) -> Array:
+        """Convex penalty of confidence weights, zero at ``u = 1``."""
+        raise NotImplementedError
+
+    def upper_bound(self, z: ArrayLike, u: ArrayLike) -> Array:
+        """Half-quadratic bound ``u * z / 2 + penalty(u)``, at least ``loss(z)``."""
+        # min(): a weight of zero switches an infinite residual off (0 * inf is nan).
+        return np.multiply(u, np.minimum(z, _HUGE) / 2) + self.penalty(u)
+
+    def tuning_constant(self, d: int = 1, efficiency: float = 0.95) -> float:
+        """Width in noise scales that gives a Gaussian efficiency.
+
+        Parameters
+        ----------
+        d : int, default=1
+            Dimension of the residuals that share one weight.
+
+        efficiency : float, default=0.95
+            Asymptotic efficiency with respect to least squares when the noise is
+            Gaussian, in (0, 1).
+
+        Returns
+        -------
+        constant : float
+            ``tau / scale``; infinity if the kernel is quadratic.
+        """
+        return _tuning_constant(self, d, efficiency)
+
+
+@dataclass(frozen=True)
+class Quadratic(Kernel):
+    """Least squares: the weight is one whatever the residual."""
+
+    name: ClassVar[str] = "quadratic"
+
+    def loss(self, z: ArrayLike) -> Array:
+        return np.asarray(z, dtype=float) / 2
+
+    def weight(self, z: ArrayLike) -> Array:
+        return np.ones_like(np.asarray(z, dtype=float))
+
+    def penalty(self, u: ArrayLike) -> Array:
+        return np.where(np.asarray(u) >= 1.0, 0.0, np.inf)
+
+    def upper_bound(self, z: ArrayLike, u: ArrayLike) -> Array:
+        return self.loss(z) + self.penalty(u)
+
+    def tuning_constant(self, d: int = 1, efficiency: float = 0.95) -> float:
+        return np.inf
+
+
+@dataclass(frozen=True)
+class SmoothTruncatedQuadratic(Kernel):
+    """The paper's kernel: a parabola that bends smoothly into a constant."""
+
+    name: ClassVar[str] = "smooth_truncated_quadratic"
+
+    def loss(self, z: ArrayLike) -> Array:
+        z = np.minimum(z, 1.0)
+        return z * (2.0 - z) / 4  # (1 - (1-z)**2) / 4 without cancellation
+
+    def weight(self, z: ArrayLike) -> Array:
+        return 1.0 - np.minimum(z, 1.0)
+
+    def penalty(self, u: ArrayLike) -> Array:
+        return np.square(np.subtract(u, 1.0)) / 4
+
+
+@dataclass(frozen=True)
+class GemanMcClure(Kernel):
+    """Geman & McClure's bounded kernel with polynomial tails."""
+
+    name: ClassVar[str] = "geman_mcclure"
+
+    def loss(self, z: ArrayLike) -> Array:
+        z = np.minimum(z, _HUGE)
+        return z / (2.0 * (1.0 + z))
+
+    def weight(self, z: ArrayLike) -> Array:
+        # Clipped where the square in the next line would overflow; the weight is zero
+        # to double precision there.
+        return 1.0 / np.square(1.0 + np.minimum(z, 1e150))
+
+    def penalty(self, u: ArrayLike) -> Array:
+        return np.square(np.sqrt(u) - 1.0) / 2
+
+
+@dataclass(frozen=True)
+class Welsch(Kernel):
+    """Welsch's bounded kernel with Gaussian weights."""
+
+    name: ClassVar[str] = "welsch"
+
+    def loss(self, z: ArrayLike) -> Array:
+        return -np.expm1(np.negative(z)) / 2
+
+    def weight(self, z: ArrayLike) -> Array:
+        return np.exp(np.negative(z))
+
+    def penalty(self, u: ArrayLike) -> Array:
+        return (1.0 - np.asarray(u) + xlogy(u, u)) / 2
+
+
+@dataclass(frozen=True)
+class Cauchy(Kernel):
+    """Cauchy's kernel: unbounded, growing like a logarithm."""
+
+    name: ClassVar[str] = "cauchy"
+
+    def loss(self, z: ArrayLike) -> Array:
+        return np.log1p(z) / 2
+
+    def weight(self, z: ArrayLike) -> Array:
+        return 1.0 / (1.0 + np.asarray(z, dtype=float))
+
+    def penalty(self, u: ArrayLike) -> Array:
+        u = np.maximum(u, _TINY)
+        return (u - 1.0 - np.log(u)) / 2
+
+
+@dataclass(frozen=True)
+class Tukey(Kernel):
+    """Tukey's biweight."""
+
+    name: ClassVar[str] = "tukey"
+
+    def loss(self, z: ArrayLike) -> Array:
+        z = np.minimum(z, 1.0)
+        return z * (3.0 - 3.0 * z + z * z) / 6  # (1 - (1-z)**3) / 6
+
+    def weight(self, z: ArrayLike) -> Array:
+        return np.square(1.0 - np.minimum(z, 1.0))
+
+    def penalty(self, u: ArrayLike) -> Array:
+        # 1/6 - u/2 + u**1.5/3, factored with v = sqrt(u): exact zero at u = 1.
+        v = np.sqrt(u)
+        return np.square(1.0 - v) * (1.0 + 2.0 * v) / 6
+
+
+@dataclass(frozen=True)
+class Huber(Kernel):
+    """Huber's convex kernel: quadratic at the centre, linear in the tails."""
+
+    name: ClassVar[str] = "huber"
+
+    def loss(self, z: ArrayLike) -> Array:
+        z = np.asarray(z, dtype=float)
+        # The first branch is clipped, so that it cannot overflow where unused.
+        return np.where(z <= 1.0, np.minimum(z, 1.0) / 2, np.sqrt(z) - 0.5)
+
+    def weight(self, z: ArrayLike) -> Array:
+        return 1.0 / np.sqrt(np.maximum(z, 1.0))
+
+    def penalty(self, u: ArrayLike) -> Array:
+        return (1.0 / np.maximum(u, _TINY) - 1.0) / 2
+
+
+KERNELS: dict[str, Kernel] = {
+    kernel.name: kernel
+    for kernel in (
+        SmoothTruncatedQuadratic(),
+        GemanMcClure(),
+        Welsch(),
+        Cauchy(),
+        Tukey(),
+        Huber(),
+        Quadratic(),
+    )
+}
+
+
+def get_kernel(kernel: str | Kernel) -> Kernel:
+    """Return the kernel of that name, or the object itself.
+
+    Parameters
+    ----------
+    kernel : str or Kernel
+        A key of ``KERNELS``, or an object with the methods of :class:`Kernel`.
+
+    Returns
+    -------
+    kernel : Kernel
+        The kernel.
+
+    Examples
+    --------
+    >>> from sklearn_mm.kernels import get_kernel
+    >>> cauchy = get_kernel("cauchy")
+    >>> float(cauchy.weight(1.0))
+    0.5
+    >>> round(cauchy.tuning_constant(), 3)
+    2.385
+    """
+    if not isinstance(kernel, str):
+        return kernel
+    try:
+        return KERNELS[kernel]
+    except KeyError:
+        raise ValueError(
+            f"Unknown kernel {kernel!r}; known are {sorted(KERNELS)}."
+        ) from None
+
+
+@functools.lru_cache(maxsize=256)
+def _tuning_constant(kernel: Kernel, d: int, efficiency: float) -> float:
+    """Solve efficiency(c) = efficiency for the width c; see `_efficiency`."""
+
+    def excess(log_c: float) -> float:
+        return _efficiency(kernel, d, np.exp(log_c)) - efficiency
+
+    # Residual norms concentrate at sqrt(d). Far above, the kernel is quadratic to any
+    # efficiency worth asking for. Half of it is the floor: there are kernels that are
+    # efficient at any width when d is large (Huber's from d = 10 on, where even the
+    # spatial median has 95 %), but inliers should keep their weight all the same.
+    floor, ceiling = np.log(np.sqrt(d) / 2), np.log(50.0 * np.sqrt(d))
+    if excess(floor) >= 0.0:
+        return float(np.exp(floor))
+    return float(np.exp(brentq(excess, floor, ceiling, xtol=1e-10)))
+
+
+def _efficiency(kernel: Kernel, d: int, c: float) -> float:
+    r"""Gaussian efficiency of the M-estimate with weights :math:`\omega(t^2/c^2)`.
+
+    With t = ||r|| chi-distributed, the estimating function omega(t**2/c**2) r has
+    variance E[(t omega)**2] / d and mean derivative E[omega + t omega'(t) / d].
+    Integrating the latter by parts, t omega' is traded for t**2 omega, since the
+    density f of chi has (t f)' = (d - t**2) f; so no derivative is needed:
+    E[omega + t omega' / d] = E[t**2 omega] / d.
+    """
+    nodes, quadrature = _chi_rule(d, c)
+    omega = kernel.weight(np.square(nodes / c))
+    slope = float(quadrature @ (np.square(nodes) * omega)) / d
+    variance = float(quadrature @ np.square(nodes * omega)) / d
+    return slope**2 / variance
+
+
+def _chi_rule(d: int, c: float) -> tuple[Array, Array]:
+    """Quadrature for the chi law, split at the kernel's kink."""
+    x, w = roots_legendre(80)
+    far = float(chi.ppf(1.0 - 1e-16, d)) + 1.0
+    edges = np.unique(np.clip([0.0, c / 2, c, far], 0.0, far))
+    lo, hi = edges[:-1, None], edges[1:, None]
+    nodes = (lo + (hi - lo) * (x + 1.0) / 2).ravel()
+    weights: Any = ((hi - lo) / 2 * w).ravel() * chi.pdf(nodes, d)
+    return nodes, weights
