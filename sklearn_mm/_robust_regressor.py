@@ -53,9 +53,9 @@ from sklearn_mm._problems._robust_start import (
 from sklearn_mm.criteria import Fixed
 from sklearn_mm.kernels import KERNELS, get_kernel
 
-# Effort of the first weights. From all-ones weights (0, the paper's choice) a good start
-# would be thrown away: a user's start begins with kernels twice as wide, the chosen one,
-# which is a fit already, with little more than exact weights (1).
+# Effort of the first weights. From all-ones weights (0, the paper's choice) a good
+# start would be thrown away: a user's start begins with kernels twice as wide, the
+# chosen one, which is a fit already, with little more than exact weights (1).
 _UNTRUSTED, _TRUSTED, _CHOSEN, _EXACT = 0.0, 0.5, 0.8, 1.0
 # The criterion's run hands over to exact weights when its certificate is this tight
 # relative to J; exact weights then converge at their own, faster rate.
@@ -64,6 +64,9 @@ _HANDOVER = 1e-2
 _CLIMBED = 5e-2
 # The quadratic kernel has no width; any finite one gives the same fit.
 _ANY_WIDTH = 1.0
+# Targets have unit spread when they are fitted; a tolerance relative to kernels that are
+# narrower than this would ask for less than rounding.
+_RESOLUTION = 1e-8
 # Rows within this many noise scales are inliers (for one output).
 _INLIER_SCALES = 3.0
 
@@ -360,7 +363,9 @@ class HalfQuadraticRobustRegressor(
             unit=unit_weight * units.scale**2,
         )
         start, effort = self._start(X, y, warm, model, units, weight, criterion, tuning)
-        problem = HalfQuadraticProblem(model, kernel, tuning * start.scale, weight)
+        problem = HalfQuadraticProblem(
+            model, kernel, tuning * start.scale, weight, _RESOLUTION
+        )
         history = History()
         result = self._minimize(
             problem, start.theta, effort, criterion, history, monitor

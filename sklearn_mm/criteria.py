@@ -22,6 +22,7 @@ ECCV 2020: the first is its Eq. 11 (ReGeMM), the second its Eq. 16 (SuDeMM).
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from sklearn_mm._core._protocols import Memory, Moved, Trial
@@ -145,13 +146,13 @@ class SufficientDescent(Criterion):
         return trial.gap < allowed * trial.decrease
 
     def converged(self, trial: Trial, moved: Moved, memory: Memory, tol: float) -> bool:
-        """The decrease, which bounds the gap, is small beside J."""
+        """The decrease, which bounds the gap, is small beside J, or theta stands."""
         small = tol * trial.lower + _ZERO * memory.first_upper
-        return moved.accepted and trial.decrease <= small
+        return moved.accepted and (trial.decrease <= small or moved.change <= tol)
 
     def rho_at(self, iteration: int) -> float:
         """Value of rho in a round, counted from zero."""
-        return self.rho / (iteration + 1.0) ** self.power_t
+        return self.rho * math.pow(iteration + 1.0, -self.power_t)
 
 
 @dataclass(frozen=True)

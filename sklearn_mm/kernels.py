@@ -126,8 +126,8 @@ class SmoothTruncatedQuadratic(Kernel):
     name: ClassVar[str] = "smooth_truncated_quadratic"
 
     def loss(self, z: ArrayLike) -> Array:
-        z = np.minimum(z, 1.0)
-        return z * (2.0 - z) / 4  # (1 - (1-z)**2) / 4 without cancellation
+        z = np.minimum(z, 1.0, dtype=float)
+        return np.asarray(z * (2.0 - z) / 4)  # (1 - (1-z)**2) / 4, no cancellation
 
     def weight(self, z: ArrayLike) -> Array:
         return 1.0 - np.minimum(z, 1.0)
@@ -144,7 +144,7 @@ class GemanMcClure(Kernel):
 
     def loss(self, z: ArrayLike) -> Array:
         z = np.minimum(z, _HUGE)
-        return z / (2.0 * (1.0 + z))
+        return np.asarray(z / (2.0 * (1.0 + z)))
 
     def weight(self, z: ArrayLike) -> Array:
         # Clipped where the square in the next line would overflow; the weight is zero
@@ -168,7 +168,7 @@ class Welsch(Kernel):
         return np.exp(np.negative(z))
 
     def penalty(self, u: ArrayLike) -> Array:
-        return (1.0 - np.asarray(u) + xlogy(u, u)) / 2
+        return np.asarray((1.0 - np.asarray(u) + xlogy(u, u)) / 2)
 
 
 @dataclass(frozen=True)
@@ -195,8 +195,8 @@ class Tukey(Kernel):
     name: ClassVar[str] = "tukey"
 
     def loss(self, z: ArrayLike) -> Array:
-        z = np.minimum(z, 1.0)
-        return z * (3.0 - 3.0 * z + z * z) / 6  # (1 - (1-z)**3) / 6
+        z = np.minimum(z, 1.0, dtype=float)
+        return np.asarray(z * (3.0 - 3.0 * z + z * z) / 6)  # (1 - (1-z)**3) / 6
 
     def weight(self, z: ArrayLike) -> Array:
         return np.square(1.0 - np.minimum(z, 1.0))
@@ -216,7 +216,7 @@ class Huber(Kernel):
     def loss(self, z: ArrayLike) -> Array:
         z = np.asarray(z, dtype=float)
         # The first branch is clipped, so that it cannot overflow where unused.
-        return np.where(z <= 1.0, np.minimum(z, 1.0) / 2, np.sqrt(z) - 0.5)
+        return np.asarray(np.where(z <= 1.0, np.minimum(z, 1.0) / 2, np.sqrt(z) - 0.5))
 
     def weight(self, z: ArrayLike) -> Array:
         return 1.0 / np.sqrt(np.maximum(z, 1.0))

@@ -61,7 +61,7 @@ class EffortBisection:
     # ones in proportion to it, and the gap with its square, which ReGeMM reduces by a
     # factor between 1 - eta_prime and 1 - eta: 0.61**2 lies in the middle.
     contraction: float = 0.61
-    resolution: float = 1e-4  # in log(effort), where the search gives up
+    resolution: float = 1e-3  # in log(effort), where the search gives up
     floor: float = 1e-8  # efforts below are tried as 0
 
     def __call__(
@@ -103,7 +103,8 @@ class EffortBisection:
                 if trial.effort == 0.0 or not self.criterion.excessive(trial, memory):
                     return trial
             else:
-                loose = trial.effort
+                # Effort 0 counts as the floor: there is a bracket from there on.
+                loose = max(trial.effort, self.floor)
                 if trial.effort >= 1.0:
                     return trial
             trial = self._next(attempt, tight, loose)

@@ -60,6 +60,7 @@ class HalfQuadraticProblem:
     kernel: Kernel
     tau: float
     sample_weight: Array
+    resolution: float = 0.0  # residuals below are rounding; moves need not be smaller
 
     def start(self, rows: Rows) -> Confidence:
         """Nothing is kept from one theta to the next."""
@@ -93,8 +94,8 @@ class HalfQuadraticProblem:
             # decrease = sum_i w_i u_i ||fitted_i - fitted_i'||**2 / 2 (+ penalty): the
             # root mean square change of the fitted values, invariant under any
             # reparametrisation of the model.
-            total = float(np.sum(self.sample_weight)) * self.tau**2
-            change = float(np.sqrt(2.0 * max(decrease, 0.0) / total))
+            square = 2.0 * max(decrease, 0.0) / float(np.sum(self.sample_weight))
+            change = float(np.sqrt(square)) / max(self.tau, self.resolution)
             latent.solution.append((new, decrease, change))
         return latent.solution[0]
 

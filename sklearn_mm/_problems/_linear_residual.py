@@ -45,7 +45,7 @@ _RANK_TOLERANCE = 1e-13
 # Means beyond this many spreads are subtracted from the rows before they are multiplied
 # (four of sixteen digits would be lost otherwise).
 _FAR = 100.0
-# H is kept on more rows than this while the weights' mean relative change is below that.
+# H is kept on more rows than this, while the weights' mean relative change is below.
 _KEEP_ROWS, _KEEP_DRIFT = 10_000, 0.2
 
 

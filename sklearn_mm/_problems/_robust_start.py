@@ -6,8 +6,8 @@ width that matches the noise. Both are chosen here from a pool of candidate plan
 1. the runs of the user's criterion from least squares, at a ladder of kernel widths
    (they find the bulk under symmetric and one-sided contamination);
 2. least squares without the half of the rows that is extreme along each principal
-   sensitivity component (Peña & Yohai, 1999): deterministic, a
-   few dozen candidates, strong against clusters of bad leverage points in any dimension;
+   sensitivity component (Peña & Yohai, 1999): deterministic, a few dozen candidates,
+   strong against clusters of bad leverage points in any dimension;
 3. planes through random r-subsets of the rows, in a number that grows with r.
 
 Every candidate is judged by the window of residuals it explains best. With F(t) the
@@ -22,8 +22,9 @@ residual and c = 1.17 for one output. F is counted after `_SPENT` rows for each
 parameter have been taken off, since a plane passes through r of them for free.
 
 The best distinct candidates are then improved together: weighted least squares with
-the user's kernel in turn with EM for the scale mixture (1 - e) N(0, s**2) + e N(0, S**2)
-of the residuals; the score with the mixture's own s and share decides.
+the user's kernel in turn with EM for the scale mixture
+(1 - e) N(0, s**2) + e N(0, S**2) of the residuals; the score with the mixture's own s
+and share decides.
 
 Everything is done in coordinates in which the design is orthonormal, on distinct rows
 in an order given by their least-squares residuals, so that the decision does not depend
@@ -68,9 +69,9 @@ _MIN_SUBSETS, _MAX_SUBSETS, _SUBSET_PARAMETERS = 100, 2_000, 11
 # would take gigabytes; the ladder and the sensitivity components remain.
 _MAX_BATCHED_PARAMETERS = 64
 _KEPT_SUBSETS, _KEPT_HALVES = 20, 8
-# Sensitivity components that are looked along, from either end of their order: isolated
-# outliers show in those of the largest influence, and a cluster that has drawn the plane
-# to itself, so that its residuals vanish, in those of the smallest.
+# Sensitivity components that are looked along, from either end of their order:
+# isolated outliers show in those of the largest influence, and a cluster that has drawn
+# the plane to itself, so that its residuals vanish, in those of the smallest.
 _COMPONENTS = 5
 _ROUNDS = 2
 _FINALISTS = 10
@@ -496,10 +497,8 @@ def _distinct(thetas: Array, score: Array, scale: Array, limit: int) -> Array:
     """
     chosen: list[int] = []
     for i in np.argsort(score, kind="stable"):
-        apart = [
-            np.sum(np.square(thetas[i] - thetas[j])) > scale[j] ** 2 for j in chosen
-        ]
-        if all(apart):
+        distance = np.square(thetas[i] - thetas[chosen]).sum(axis=(1, 2))
+        if np.all(distance > np.square(scale[chosen])):
             chosen.append(int(i))
         if len(chosen) == limit:
             break
