@@ -147,9 +147,8 @@ class GemanMcClure(Kernel):
         return np.asarray(z / (2.0 * (1.0 + z)))
 
     def weight(self, z: ArrayLike) -> Array:
-        # Clipped where the square in the next line would overflow; the weight is zero
-        # to double precision there.
-        return 1.0 / np.square(1.0 + np.minimum(z, 1e150))
+        # The square of the quotient: it underflows to zero where (1 + z)**2 overflows.
+        return np.square(1.0 / (1.0 + np.asarray(z, dtype=float)))
 
     def penalty(self, u: ArrayLike) -> Array:
         return np.square(np.sqrt(u) - 1.0) / 2

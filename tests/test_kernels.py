@@ -1,0 +1,179 @@
+"""Every kernel is what its docstring says: psi(z) = min_u u z / 2 + kappa(u)."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose
+from scipy.optimize import minimize_scalar
+from scipy.stats import chi
+
+from sklearn_mm.kernels import KERNELS, Kernel, get_kernel
+
+ROBUST = [name for name in KERNELS if name != "quadratic"]
+BOUNDED = ["smooth_truncated_quadratic", "geman_mcclure", "welsch", "tukey"]
+SQUARES = np.concatenate(
+    [
+        [0.0, 5e-324, 1e-310, np.finfo(float).tiny, 1e-30, 1e-12],
+        np.linspace(0.01, 4.0, 60),
+        [1.0, np.nextafter(1.0, 0), np.nextafter(1.0, 2), 1e3, 1e8, 1e100, 1e300],
+    ]
+)
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_bound_touches_loss_at_weight(name):
+    kernel = KERNELS[name]
+    z = SQUARES[SQUARES <= 1e8]
+    bound = kernel.upper_bound(z, kernel.weight(z))
+    assert_allclose(bound, kernel.loss(z), rtol=1e-7, atol=1e-15)
+
+
+@pytest.mark.parametrize("name", ROBUST)
+@pytest.mark.parametrize("z", [0.0, 5e-324, 1e-12, 0.04, 0.3, 0.999, 1.0, 1.7, 25.0])
+def test_loss_is_the_minimum_over_weights(name, z):
+    kernel = KERNELS[name]
+    found = minimize_scalar(
+        lambda u: float(kernel.upper_bound(z, u)),
+        bounds=(1e-12, 1.0),
+        method="bounded",
+        options={"xatol": 1e-12},
+    )
+    # The search stays inside its bounds, and the minimum may be at the end.
+    least = min(found.fun, float(kernel.upper_bound(z, 1.0)))
+    assert_allclose(kernel.loss(z), least, atol=1e-9)
+    if 0.01 < z < 1.0 or (z >= 1.0 and name in ("cauchy", "huber", "welsch")):
+        assert_allclose(kernel.weight(z), found.x, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", KERNELS)
+@given(
+    z=st.floats(0.0, 1e6),
+    u=st.floats(1e-6, 1.0),
+)
+def test_bound_is_above_loss(name, z, u):
+    kernel = KERNELS[name]
+    loss = float(kernel.loss(z))
+    assert float(kernel.upper_bound(z, u)) >= loss * (1 - 1e-12) - 1e-15
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_weight_is_derivative_of_loss(name):
+    # omega = psi'(r) / r = 2 dpsi/dz, by central differences away from the kink.
+    kernel = KERNELS[name]
+    z = np.concatenate([np.linspace(0.05, 0.95, 19), np.linspace(1.05, 9.0, 20)])
+    h = 1e-6
+    slope = (kernel.loss(z + h) - kernel.loss(z - h)) / (2 * h)
+    assert_allclose(kernel.weight(z), 2 * slope, atol=1e-8)
+
+
+@pytest.mark.parametrize("name", ROBUST)
+@given(u=st.floats(1e-9, 1.0), v=st.floats(1e-9, 1.0), t=st.floats(0.0, 1.0))
+def test_penalty_is_convex_and_nonnegative(name, u, v, t):
+    kappa = KERNELS[name].penalty
+    middle = float(kappa(t * u + (1 - t) * v))
+    chord = t * float(kappa(u)) + (1 - t) * float(kappa(v))
+    assert middle <= chord * (1 + 1e-12) + 1e-14
+    assert float(kappa(u)) >= 0.0
+    assert float(kappa(1.0)) == 0.0
+
+
+@pytest.mark.parametrize("name", KERNELS)
+@given(z=st.floats(0.0, 1e12), step=st.floats(0.0, 1e12))
+def test_weight_is_a_confidence_and_never_increases(name, z, step):
+    weight = KERNELS[name].weight
+    assert 0.0 <= float(weight(z + step)) <= float(weight(z)) <= 1.0
+    assert float(weight(0.0)) == 1.0
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_extreme_residuals_are_silent(name):
+    # Overflow, division by zero and invalid operations raise; a density that
+    # underflows to zero is right.
+    kernel = KERNELS[name]
+    z = np.append(SQUARES, np.inf)
+    with np.errstate(over="raise", divide="raise", invalid="raise"):
+        loss, weight = kernel.loss(z), kernel.weight(z)
+        penalty = kernel.penalty(weight)
+        bound = kernel.upper_bound(z, weight)
+    for values in (loss, weight, penalty, bound):
+        assert not np.isnan(values).any()
+    if name in BOUNDED:
+        assert loss[-1] == loss.max() < 1.0
+        assert weight[-1] == 0.0
+        assert_allclose(bound[-1], loss[-1])
+
+
+def test_subnormal_squares_keep_their_value():
+    # Half of a tiny square, not zero: no kernel may compute 1 - (1 - z)**k.
+    z = 1e-250
+    for kernel in KERNELS.values():
+        assert_allclose(kernel.loss(z), z / 2, rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("name", "constant"),
+    [
+        ("smooth_truncated_quadratic", 3.673),
+        ("geman_mcclure", 3.787),
+        ("welsch", 2.985),
+        ("cauchy", 2.385),
+        ("tukey", 4.685),
+        ("huber", 1.345),
+    ],
+)
+def test_tuning_constants_of_the_literature(name, constant):
+    assert_allclose(KERNELS[name].tuning_constant(), constant, atol=6e-4)
+
+
+@pytest.mark.parametrize("name", ROBUST)
+@pytest.mark.parametrize("d", [1, 2, 5])
+def test_tuning_constant_gives_its_efficiency(name, d):
+    # Independent reference: the asymptotic variance with the derivative of the
+    # estimating function taken numerically, on a plain grid.
+    kernel = KERNELS[name]
+    if (name, d) == ("huber", 5):
+        pytest.skip("more than 90 % efficient at any width")
+    c = kernel.tuning_constant(d, 0.9)
+    t = np.linspace(1e-6, 12.0, 400_001)
+    density = chi.pdf(t, d)
+    omega = kernel.weight(np.square(t / c))
+    slope = np.gradient(omega, t)
+    mean_derivative = np.trapezoid((omega + t * slope / d) * density, t)
+    variance = np.trapezoid(np.square(t * omega) * density, t) / d
+    assert_allclose(mean_derivative**2 / variance, 0.9, atol=1e-4)
+
+
+def test_constant_grows_with_dimension():
+    kernel = KERNELS["smooth_truncated_quadratic"]
+    assert_allclose(kernel.tuning_constant(10), 5.77, atol=5e-3)
+
+
+def test_huber_keeps_a_floor_where_any_width_is_efficient():
+    assert KERNELS["huber"].tuning_constant(30) == pytest.approx(np.sqrt(30) / 2)
+
+
+def test_quadratic_has_no_width():
+    assert KERNELS["quadratic"].tuning_constant() == np.inf
+
+
+def test_get_kernel():
+    for name, kernel in KERNELS.items():
+        assert get_kernel(name) is kernel
+        assert get_kernel(kernel) is kernel
+    with pytest.raises(ValueError, match="Unknown kernel 'nope'"):
+        get_kernel("nope")
+
+
+def test_base_class_asks_for_the_three_functions():
+    kernel = Kernel()
+    for method in (kernel.loss, kernel.weight, kernel.penalty):
+        with pytest.raises(NotImplementedError):
+            method(1.0)
+
+
+def test_kernels_are_frozen_and_comparable():
+    kernel = KERNELS["tukey"]
+    assert kernel == type(kernel)()
+    with pytest.raises(AttributeError):
+        kernel.width = 2.0
