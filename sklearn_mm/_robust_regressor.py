@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 from numbers import Integral, Real
 
@@ -45,7 +46,6 @@ from sklearn_mm._core._steps import SurrogateMinimizer
 from sklearn_mm._problems._half_quadratic import HalfQuadraticProblem
 from sklearn_mm._problems._linear_residual import LinearResidual, standardization
 from sklearn_mm._problems._robust_start import (
-    MAX_ROWS,
     least_squares,
     refined_scale,
     robust_start,
@@ -64,9 +64,12 @@ _HANDOVER = 1e-2
 _CLIMBED = 5e-2
 # The quadratic kernel has no width; any finite one gives the same fit.
 _ANY_WIDTH = 1.0
-# Targets have unit spread when they are fitted; a tolerance relative to kernels that are
-# narrower than this would ask for less than rounding.
+# Targets have unit spread when they are fitted; a tolerance relative to kernels that
+# are narrower than this would ask for less than rounding.
 _RESOLUTION = 1e-8
+# Targets are brought this close, in spreads, so that their squares can be summed. They
+# are outliers as much there.
+_FARTHEST = 1e50
 # Rows within this many noise scales are inliers (for one output).
 _INLIER_SCALES = 3.0
 
@@ -360,7 +363,7 @@ class HalfQuadraticRobustRegressor(
             X,
             y,
             attributes=lambda theta: units.fitted(model, theta, X.dtype),
-            unit=unit_weight * units.scale**2,
+            unit=unit_weight * units.square,
         )
         start, effort = self._start(X, y, warm, model, units, weight, criterion, tuning)
         problem = HalfQuadraticProblem(
@@ -382,7 +385,7 @@ class HalfQuadraticRobustRegressor(
         self.scale_ = start.scale * units.scale
         self.weights_ = kernel.weight(z)
         self.inlier_mask_ = np.sqrt(z) * tuning <= radius
-        self.history_ = _in_units(history.to_bunch(), unit_weight * units.scale**2)
+        self.history_ = _in_units(history.to_bunch(), unit_weight * units.square)
         self.n_iter_ = len(history)
         return self
 
@@ -452,11 +455,10 @@ class HalfQuadraticRobustRegressor(
                 ConvergenceWarning,
                 stacklevel=4,
             )
-        if scale is None and X.shape[0] > MAX_ROWS:
-            refined = refined_scale(
-                model.squared_norms(start.theta), weight, start, model.Y.shape[1]
-            )
-            start = type(start)(start.theta, refined, start.share)
+        if scale is None and start.sampled:
+            norms = model.squared_norms(start.theta)
+            refined = refined_scale(norms, weight, start, model.Y.shape[1])
+            start = dataclasses.replace(start, scale=refined)
         return start, effort
 
     def _user_start(self, X, y, warm, model, units, weight):
@@ -586,7 +588,14 @@ class _TargetUnits:
         return cls(centre, scale, y.ndim == 1)
 
     def to_unit(self, y):
-        return (y.reshape(len(y), -1) - self.centre) / self.scale
+        unit = (y.reshape(len(y), -1) - self.centre) / self.scale
+        return np.clip(unit, -_FARTHEST, _FARTHEST, out=unit)
+
+    @property
+    def square(self):
+        """One in the solver's objective, in the units of y (a finite number)."""
+        with np.errstate(over="ignore", under="ignore"):
+            return min(float(np.square(self.scale)), np.finfo(float).max)
 
     def pack(self, model, coef, intercept):
         coef = np.asarray(coef, dtype=np.float64).T / self.scale
@@ -606,6 +615,7 @@ class _TargetUnits:
 
 def _in_units(history, unit):
     """Bring the columns that are objectives to the user's units."""
-    for name in ("upper_bound", "lower_bound", "gap", "previous_upper", "decrease"):
-        history[name] = history[name] * unit
+    with np.errstate(over="ignore", under="ignore"):
+        for name in ("upper_bound", "lower_bound", "gap", "previous_upper", "decrease"):
+            history[name] = history[name] * unit
     return history

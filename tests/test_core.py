@@ -110,7 +110,7 @@ class TestStrategies:
         inference = DoublingRestart(
             SufficientDescent(1e-9), accumulate_chunks(whole), max_effort=6
         )
-        result, history = run(inference, max_iter=1)
+        _, history = run(inference, max_iter=1)
         assert not history.satisfied[0]
         assert history.effort[0] == 6
 
@@ -162,7 +162,11 @@ class Loosened:
 def search(criterion, previous, effort=1.0):
     inference = EffortBisection(criterion, effort=effort)
     return inference(
-        Loosened(), np.zeros(1), slice(None), Memory.start(previous), SurrogateMinimizer()
+        Loosened(),
+        np.zeros(1),
+        slice(None),
+        Memory.start(previous),
+        SurrogateMinimizer(),
     )
 
 

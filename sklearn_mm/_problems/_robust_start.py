@@ -90,6 +90,7 @@ class Start:
     scale: float
     share: float
     determined: bool = True  # more rows than parameters: outliers can show
+    sampled: bool = False  # decided on a part of the rows
 
 
 Climb = Callable[[HalfQuadraticProblem, Array], Array]
@@ -142,18 +143,19 @@ def robust_start(
         candidates.append(_subset_candidates(pool, random_state))
     best = pool.choose(np.concatenate(candidates))
     chosen = pool.unwhiten(best.theta) if theta is None else theta
-    return Start(chosen, best.scale, best.share, pool.n_rows > pool.n_parameters)
+    determined = pool.n_rows > pool.n_parameters
+    return Start(chosen, best.scale, best.share, determined, rows.sampled)
 
 
 def refined_scale(
     squared_norms: Array, weight: Array, start: Start, n_outputs: int
 ) -> float:
     """Scale of the mixture around a fitted plane, from all rows."""
+    squares, weight = squared_norms[None, :], weight / weight.sum()
     mixture = _Mixture.around(
-        squared_norms[None, :], np.array([start.scale]), np.array([start.share])
+        squares, weight, np.array([start.scale]), np.array([start.share])
     )
-    positive = weight / weight.mean()
-    return float(mixture.em(squared_norms[None, :], positive, 0.0, n_outputs, 4).s[0])
+    return float(mixture.em(squares, weight, 0.0, n_outputs, 4).s[0])
 
 
 def _ladder(pool: _Pool, own: Array, scale: float | None) -> list[float]:
@@ -171,6 +173,7 @@ class _Rows:
     model: LinearResidual
     weight: Array
     theta: Array  # least squares on all rows
+    sampled: bool
 
     @classmethod
     def draw(
@@ -181,7 +184,8 @@ class _Rows:
         # Least-squares residuals give an order that moves with the rows and stays the
         # same under affine changes of X and y.
         order = np.argsort(norms)
-        if np.count_nonzero(sample_weight) > MAX_ROWS:
+        sampled = _n_distinct(norms[order], sample_weight[order]) > MAX_ROWS
+        if sampled:
             # Systematic sampling along the order: equal weights, every stratum of
             # residuals represented, and a row counts by its weight alone.
             mass = np.cumsum(sample_weight[order])
@@ -204,7 +208,17 @@ class _Rows:
             model.fit_intercept,
             model.alpha * len(first) / sample_weight.sum(),
         )
-        return cls(small, weight, ols)
+        return cls(small, weight, ols, sampled)
+
+
+def _n_distinct(norms: Array, weight: Array) -> int:
+    """Number of distinct rows, told from their sorted residuals.
+
+    Copies of a row have the same residual but for rounding, and other rows another one
+    almost surely. So k copies and a weight of k lead to the same decision.
+    """
+    norms = norms[weight > 0]
+    return 1 + int(np.count_nonzero(np.diff(norms) > 1e-9 * norms[1:]))
 
 
 def _merge_copies(table: Array, weight: Array) -> tuple[Array, Array]:
@@ -409,7 +423,7 @@ class _Pool:
         chosen = _distinct(thetas, score, scale, _FINALISTS)
         thetas, scale = thetas[chosen], scale[chosen]
         squares = np.square(self.norms(thetas))
-        mixture = _Mixture.around(squares, scale, None)
+        mixture = _Mixture.around(squares, self.weight, scale, None)
         if self.known_scale is None:
             thetas, mixture = self._alternate(thetas, squares, mixture)
             score = self._final_score(mixture)
@@ -454,10 +468,13 @@ class _Mixture:
     S: Array
 
     @classmethod
-    def around(cls, squares: Array, scale: Array, share: Array | None) -> _Mixture:
+    def around(
+        cls, squares: Array, weight: Array, scale: Array, share: Array | None
+    ) -> _Mixture:
+        total = weight.sum()
         if share is None:
-            share = np.mean(squares <= np.square(2.5 * scale)[:, None], axis=1)
-        wide = np.maximum(3.0 * scale, np.sqrt(np.mean(squares, axis=1)))
+            share = (squares <= np.square(2.5 * scale)[:, None]) @ weight / total
+        wide = np.maximum(3.0 * scale, np.sqrt(squares @ weight / total))
         return cls(scale, np.clip(share, 0.05, 0.95), wide)
 
     def em(
@@ -481,7 +498,7 @@ class _Mixture:
             inlier *= weight
             count = inlier.sum(axis=1)
             total = np.einsum("cn,cn->c", inlier, squares)
-            freedom = np.maximum(count - n_parameters, 0.5)
+            freedom = np.maximum(count - n_parameters, 0.5 * n / len(weight))
             s = np.maximum(np.sqrt(total / freedom / d), floor)
             share = np.clip(count / n, 1e-3, 1.0 - 1e-3)
             rest = np.maximum(squares @ weight - total, 0.0)

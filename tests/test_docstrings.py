@@ -1,0 +1,32 @@
+"""numpydoc's rules for everything public."""
+
+import inspect
+
+import pytest
+
+import sklearn_mm
+from sklearn_mm import criteria, kernels
+
+numpydoc = pytest.importorskip("numpydoc.validate")
+
+# What the style leaves open: extended summaries, examples on small objects, final
+# periods of types, and the order of sections that scikit-learn uses as well.
+IGNORED = {"ES01", "SA01", "EX01", "GL01", "GL02", "GL03", "RT02", "SA04", "PR01"}
+
+
+def public():
+    for module in (sklearn_mm, criteria, kernels):
+        for name in module.__all__:
+            thing = getattr(module, name)
+            if inspect.isclass(thing) or inspect.isfunction(thing):
+                yield f"{thing.__module__}.{thing.__qualname__}"
+                if inspect.isclass(thing):
+                    for method in ("fit", "predict", "partial_fit"):
+                        if method in vars(thing):
+                            yield f"{thing.__module__}.{thing.__qualname__}.{method}"
+
+
+@pytest.mark.parametrize("name", sorted(set(public())))
+def test_numpydoc(name):
+    errors = numpydoc.validate(name)["errors"]
+    assert [error for error in errors if error[0] not in IGNORED] == []
