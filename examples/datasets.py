@@ -1,8 +1,8 @@
 """Real data for examples and tests, where it is at hand.
 
-The folder is named by the environment variable SKLEARN_MM_DATA, or is ``../shared/data``
-beside the project. Without it, loaders return None, and callers fall back to data that
-ships with scikit-learn, or skip.
+The folder is named by the environment variable SKLEARN_MM_DATA, or else it is
+``../shared/data`` beside the project. Without it, loaders return None, and callers fall
+back to data that ships with scikit-learn, or skip.
 """
 
 from __future__ import annotations

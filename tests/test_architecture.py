@@ -55,7 +55,7 @@ def test_callbacks_are_known_in_one_place(path):
 def test_plain_import_brings_run_time_dependencies_only():
     code = (
         "import sys, sklearn_mm; "
-        "heavy = {'matplotlib', 'pandas', 'statsmodels', 'torch', 'hypothesis'}; "
+        "heavy = {'matplotlib', 'polars', 'statsmodels', 'hypothesis', 'pytest'}; "
         "print(sorted(heavy & set(sys.modules)))"
     )
     shown = subprocess.run(

@@ -151,10 +151,12 @@ class LinearResidual:
         B = theta.reshape(self.shape)
         return 0.5 * float(np.sum(self._ridge()[:, None] * np.square(B)))
 
-    def minimize(self, theta: Array, weights: Array) -> tuple[Array, float]:
+    def minimize(
+        self, theta: Array, weights: Array, relaxation: float = 1.0
+    ) -> tuple[Array, float]:
         kept = self._kept
         if kept.factor is not None and self._is_close(weights):
-            return self._line_search(theta, weights)
+            return self._line_search(theta, weights, relaxation)
         H, G = self.normal_equations(theta, weights)
         ridge = self._ridge()
         H[np.diag_indices_from(H)] += ridge
@@ -163,13 +165,18 @@ class LinearResidual:
         if self.X.shape[0] > _KEEP_ROWS:
             kept.weights, kept.factor = weights, factor
         delta = factor.solve(G)
-        return theta + delta.ravel(), 0.5 * float(np.sum(delta * G))
+        share = relaxation * (2.0 - relaxation)
+        return theta + relaxation * delta.ravel(), 0.5 * share * float(
+            np.sum(delta * G)
+        )
 
     def _is_close(self, weights: Array) -> bool:
         old = self._kept.weights
         return float(np.sum(np.abs(weights - old))) <= _KEEP_DRIFT * float(old.sum())
 
-    def _line_search(self, theta: Array, weights: Array) -> tuple[Array, float]:
+    def _line_search(
+        self, theta: Array, weights: Array, relaxation: float
+    ) -> tuple[Array, float]:
         """Exact minimisation of the upper bound along H_old^-1 G."""
         ridge = self._ridge()[:, None]
         residual = self.residual(theta)
@@ -183,11 +190,11 @@ class LinearResidual:
         curvature += float(np.sum(ridge * np.square(delta)))
         if not (slope > 0.0 and curvature > 0.0):
             return theta, 0.0
-        step = slope / curvature
+        step = relaxation * slope / curvature
         new = theta + step * delta.ravel()
         self._kept.residual = residual - step * change
         self._kept.theta = new
-        return new, 0.5 * step * slope
+        return new, 0.5 * (2.0 - relaxation) * step * slope
 
     def _gradient(self, weighted: Array) -> Array:
         """Z' V for n-by-d matrices V."""

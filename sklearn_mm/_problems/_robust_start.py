@@ -48,8 +48,9 @@ from sklearn_mm._problems._half_quadratic import HalfQuadraticProblem
 from sklearn_mm._problems._linear_residual import LinearResidual
 from sklearn_mm.kernels import Kernel
 
-# Rows that the decision looks at; its cost does not grow with the data beyond.
-MAX_ROWS = 2_000
+# Rows that the decision looks at; its cost does not grow with the data beyond. Fifty
+# for each parameter, within limits.
+_DECIDING_ROWS, _MIN_DECIDING, _MAX_DECIDING = 50, 1_000, 2_000
 # Rows that random subsets are screened on before the best see all of the above.
 _SCREEN_ROWS = 500
 # Share of the inliers in the window that scores a candidate, and rows it costs per
@@ -184,17 +185,20 @@ class _Rows:
         # Least-squares residuals give an order that moves with the rows and stays the
         # same under affine changes of X and y.
         order = np.argsort(norms)
-        sampled = _n_distinct(norms[order], sample_weight[order]) > MAX_ROWS
+        weight = sample_weight[order]
+        if not weight.all():
+            order, weight = order[weight > 0], weight[weight > 0]
+        n_rows = int(
+            np.clip(_DECIDING_ROWS * model.shape[0], _MIN_DECIDING, _MAX_DECIDING)
+        )
+        sampled = _n_distinct(norms[order]) > n_rows
         if sampled:
             # Systematic sampling along the order: equal weights, every stratum of
             # residuals represented, and a row counts by its weight alone.
-            mass = np.cumsum(sample_weight[order])
-            grid = (np.arange(MAX_ROWS) + 0.5) / MAX_ROWS * mass[-1]
+            mass = np.cumsum(weight)
+            grid = (np.arange(n_rows) + 0.5) / n_rows * mass[-1]
             order = order[np.minimum(np.searchsorted(mass, grid), len(order) - 1)]
             weight = np.ones(len(order))
-        else:
-            order = order[sample_weight[order] > 0]
-            weight = sample_weight[order]
         X = model.X[order]
         X = X.toarray() if scipy.sparse.issparse(X) else X
         X, Y = np.asarray(X, dtype=np.float64), model.Y[order]
@@ -211,13 +215,12 @@ class _Rows:
         return cls(small, weight, ols, sampled)
 
 
-def _n_distinct(norms: Array, weight: Array) -> int:
+def _n_distinct(norms: Array) -> int:
     """Number of distinct rows, told from their sorted residuals.
 
     Copies of a row have the same residual but for rounding, and other rows another one
     almost surely. So k copies and a weight of k lead to the same decision.
     """
-    norms = norms[weight > 0]
     return 1 + int(np.count_nonzero(np.diff(norms) > 1e-9 * norms[1:]))
 
 
@@ -596,6 +599,6 @@ def _subset_candidates(pool: _Pool, random_state: np.random.RandomState) -> Arra
     step = -(-n // _SCREEN_ROWS)
     screen = slice(0, None, step)
     score, _ = pool.score(pool.norms(thetas, screen), screen)
-    best = np.argsort(score, kind="stable")[: 10 * _KEPT_SUBSETS]
+    best = np.argsort(score, kind="stable")[: 5 * _KEPT_SUBSETS]
     thetas, score, scale = pool.concentrate(thetas[best], 2, screen)
     return thetas[_distinct(thetas, score, scale, _KEPT_SUBSETS)]

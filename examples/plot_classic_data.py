@@ -1,0 +1,83 @@
+"""Four data sets of the robust regression literature, with default settings.
+
+* Hawkins, Bradu and Kass: rows 1 to 10 are bad leverage points; 11 to 14 lie as far out
+  but follow the other rows, and are to be kept.
+* The star cluster CYG OB1: four giants pull least squares to a slope of the wrong sign.
+* Stack loss: rows 1, 3, 4 and 21 are taken for outliers by most authors.
+* Belgian telephone calls: from 1964 to 1969 another quantity was recorded.
+
+Without the data at hand, a set of the same kind is made up.
+"""
+
+import matplotlib.pyplot as plt
+import numpy as np
+from datasets import CLASSIC, load_classic
+from sklearn.linear_model import LinearRegression
+
+from sklearn_mm import HalfQuadraticRobustRegressor
+
+TITLES = {
+    "hbk": "Hawkins–Bradu–Kass",
+    "starsCYG": "Stars of CYG OB1",
+    "stackloss": "Stack loss",
+    "telef": "Belgian telephone calls",
+}
+LABELS = {
+    "starsCYG": ("log surface temperature", "log light intensity"),
+    "telef": ("year (19..)", "calls (ten millions)"),
+}
+
+
+# %%
+# Data
+# ----
+def made_up(seed):
+    """A line with a fifth of the rows far away from it."""
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(0, 10, size=(40, 1))
+    y = 2.0 * X[:, 0] + 1.0 + 0.3 * rng.normal(size=40)
+    y[:8] = 15.0 - X[:8, 0]
+    return X, y
+
+
+sets = {name: load_classic(name) or made_up(i) for i, name in enumerate(CLASSIC)}
+
+# %%
+# Fits
+# ----
+# For one feature the lines are drawn; for more, standardised residuals against the
+# number of the row. The band is three noise scales wide on either side.
+fig, axes = plt.subplots(2, 2, figsize=(9, 7), layout="constrained")
+for ax, (name, (X, y)) in zip(axes.flat, sets.items(), strict=True):
+    model = HalfQuadraticRobustRegressor(random_state=0).fit(X, y)
+    inlier = model.inlier_mask_
+    print(f"{TITLES[name]:25s} flagged rows: {(np.flatnonzero(~inlier) + 1).tolist()}")
+    if X.shape[1] == 1:
+        across, up = X[:, 0], y
+        grid = np.linspace(X.min(), X.max(), 2)[:, None]
+        line = model.predict(grid)
+        band = 3.0 * model.scale_
+        ax.fill_between(grid[:, 0], line - band, line + band, color="C0", alpha=0.15)
+        ax.plot(grid, line, color="C0", label="robust fit")
+        ols = LinearRegression().fit(X, y)
+        ax.plot(grid, ols.predict(grid), "--", color="0.5", label="least squares")
+        xlabel, ylabel = LABELS.get(name, ("x", "y"))
+    else:
+        across, up = np.arange(len(y)) + 1, (y - model.predict(X)) / model.scale_
+        ax.axhspan(-3, 3, color="C0", alpha=0.15)
+        xlabel, ylabel = "row", "residual / noise scale"
+    ax.scatter(across[inlier], up[inlier], s=18, color="C0", label="inliers")
+    ax.scatter(across[~inlier], up[~inlier], s=30, marker="x", color="C3")
+    for i in np.flatnonzero(~inlier) if X.shape[1] == 1 else ():
+        ax.annotate(
+            str(i + 1),
+            (across[i], up[i]),
+            xytext=(3, 3),
+            textcoords="offset points",
+            fontsize=7,
+            color="C3",
+        )
+    ax.scatter([], [], marker="x", color="C3", label="flagged")
+    ax.set(title=TITLES[name], xlabel=xlabel, ylabel=ylabel)
+    ax.legend(fontsize=8)
+plt.show()
