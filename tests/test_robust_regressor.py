@@ -306,6 +306,8 @@ def test_frames(contaminated, library):
     frames = pytest.importorskip(library)
     X, y = contaminated
     frame = frames.DataFrame({name: X[:, i] for i, name in enumerate("abc")})
+    if not hasattr(LinearRegression().fit(frame, y), "feature_names_in_"):
+        pytest.skip(f"this scikit-learn does not know this version of {library}")
     model = make().fit(frame, y)
     assert_array_equal(model.feature_names_in_, ["a", "b", "c"])
     assert_allclose(model.predict(frame), make().fit(X, y).predict(X))

@@ -141,7 +141,7 @@ def methods():
         ),
         "RANSACRegressor": (
             lambda X, y, s: linear_coefficients(RANSACRegressor(random_state=s), X, y),
-            False,
+            True,
         ),
         "TheilSenRegressor": (
             lambda X, y, s: linear_coefficients(

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from sklearn.utils.stats import _weighted_percentile
 
 from sklearn_mm._core._protocols import Array
 from sklearn_mm._problems._linear_residual import LinearResidual
@@ -20,7 +19,16 @@ def weighted_median(values: Array, weight: Array) -> Array:
     """Weighted median of each column; a weight of k is k copies of the row."""
     if np.all(weight == weight[0]):
         return np.median(values, axis=0)
-    return _weighted_percentile(values, weight, 50, average=True)
+    order = np.argsort(values, axis=0)
+    mass = np.cumsum(weight[order], axis=0)
+    half, rounding = mass[-1] / 2.0, 1e-12 * mass[-1]
+    # Between the lower and the upper median, which differ if the weight splits evenly.
+    lower = np.argmax(mass >= half - rounding, axis=0)
+    upper = np.argmax(mass > half + rounding, axis=0)
+    ordered = np.take_along_axis(values, order, axis=0)
+    columns = np.arange(values.shape[1])
+    # Halved before they are added: the sum of two large values may overflow.
+    return ordered[lower, columns] / 2.0 + ordered[upper, columns] / 2.0
 
 
 @dataclass(frozen=True)
