@@ -190,3 +190,32 @@ def test_equals_linear_regression_on_polynomials():
     reference = LinearRegression().fit(X, y)
     coef, intercept = model.unpack(theta)
     assert_allclose(X @ coef[:, 0] + intercept, reference.predict(X), atol=1e-7)
+
+
+@pytest.mark.parametrize("fit_intercept", [True, False])
+def test_many_sparse_columns_go_without_the_matrix(rng, monkeypatch, fit_intercept):
+    X = scipy.sparse.random(300, 40, density=0.2, random_state=0, format="csr")
+    Y = rng.normal(size=(300, 2))
+    weight = rng.random(300)
+    theta = rng.normal(size=2 * (40 + fit_intercept))
+    exact = make(X, Y, weight, fit_intercept, alpha=0.1).minimize(theta, weight, 1.2)
+    monkeypatch.setattr(_linear_residual, "_MAX_GRAM", 10)
+    found = make(X, Y, weight, fit_intercept, alpha=0.1).minimize(theta, weight, 1.2)
+    assert_allclose(found[0], exact[0], atol=1e-6)
+    assert_allclose(found[1], exact[1], rtol=1e-6)
+
+
+def test_relaxation_keeps_its_share_of_the_decrease(rng):
+    X, Y = rng.normal(size=(60, 3)), rng.normal(size=(60, 1))
+    weight = rng.random(60)
+    model = make(X, Y, weight, alpha=2.0)
+    theta = rng.normal(size=4)
+
+    def upper(theta):
+        return weight @ model.squared_norms(theta) / 2 + model.penalty(theta)
+
+    whole = model.minimize(theta, weight)[1]
+    for relaxation in (0.5, 1.0, 1.3, 1.9):
+        new, decrease = model.minimize(theta, weight, relaxation)
+        assert_allclose(upper(theta) - upper(new), decrease, rtol=1e-9)
+        assert_allclose(decrease, relaxation * (2 - relaxation) * whole, rtol=1e-9)

@@ -1,6 +1,7 @@
 """HalfQuadraticRobustRegressor as its users meet it."""
 
 import pickle
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from sklearn_mm import HalfQuadraticRobustRegressor, criteria
+from sklearn_mm._problems import _linear_residual
 from sklearn_mm.kernels import KERNELS, Kernel, get_kernel
 
 CRITERIA = ["regemm", "sudemm", "fixed"]
@@ -733,3 +735,19 @@ def test_integer_input():
     y[::5] = 0
     model = make().fit(X, y)
     assert_allclose(model.coef_, [3.0], atol=1e-8)
+
+
+def test_wide_sparse_data_are_never_made_dense(rng, monkeypatch):
+    monkeypatch.setattr(_linear_residual, "_MAX_GRAM", 1000)
+    X = scipy.sparse.random(6000, 1100, density=0.01, random_state=0, format="csr")
+    coef = np.zeros(1100)
+    coef[:20] = rng.normal(size=20) * 5
+    y = X @ coef + 0.1 * rng.normal(size=6000)
+    y[:400] += 50.0
+    tracemalloc.start()
+    model = make(alpha=0.5).fit(X, y)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 0.5 * 8 * X.shape[0] * X.shape[1]
+    assert np.isfinite(model.coef_).all()
+    assert model.weights_[:400].mean() < 0.1 < 0.5 < model.weights_[400:].mean()

@@ -28,6 +28,7 @@ from typing import Any
 import numpy as np
 import scipy.linalg
 import scipy.sparse
+import scipy.sparse.linalg
 from scipy.linalg.blas import dsyrk
 from sklearn.utils.extmath import safe_sparse_dot
 
@@ -47,6 +48,9 @@ _RANK_TOLERANCE = 1e-13
 _FAR = 100.0
 # H is kept on more rows than this, while the weights' mean relative change is below.
 _KEEP_ROWS, _KEEP_DRIFT = 10_000, 0.2
+# H is not formed for more sparse columns than this.
+_MAX_GRAM = 2_000
+_CG_TOLERANCE = 1e-8
 
 
 def standardization(
@@ -157,6 +161,8 @@ class LinearResidual:
         kept = self._kept
         if kept.factor is not None and self._is_close(weights):
             return self._line_search(theta, weights, relaxation)
+        if scipy.sparse.issparse(self.X) and self.shape[0] > _MAX_GRAM:
+            return self._conjugate_gradients(theta, weights, relaxation)
         H, G = self.normal_equations(theta, weights)
         ridge = self._ridge()
         H[np.diag_indices_from(H)] += ridge
@@ -196,6 +202,39 @@ class LinearResidual:
         self._kept.theta = new
         return new, 0.5 * (2.0 - relaxation) * step * slope
 
+    def _conjugate_gradients(
+        self, theta: Array, weights: Array, relaxation: float
+    ) -> tuple[Array, float]:
+        """The same minimiser without forming H, for many sparse columns."""
+        q, d = self.shape
+        ridge = self._ridge()
+        G = self._gradient(weights[:, None] * self.residual(theta))
+        G -= ridge[:, None] * theta.reshape(self.shape)
+
+        def product(v: Array) -> Array:
+            fitted = self._map_rows(*self._unpack_column(v))
+            return self._gradient(weights[:, None] * fitted)[:, 0] + ridge * v
+
+        H = scipy.sparse.linalg.LinearOperator((q, q), matvec=product, dtype=float)
+        delta = np.column_stack(
+            [
+                scipy.sparse.linalg.cg(H, G[:, j], rtol=_CG_TOLERANCE, maxiter=q)[0]
+                for j in range(d)
+            ]
+        )
+        # Conjugate gradients minimise over subspaces: delta' H delta = delta' G.
+        share = relaxation * (2.0 - relaxation)
+        return theta + relaxation * delta.ravel(), 0.5 * share * float(
+            np.sum(delta * G)
+        )
+
+    def _unpack_column(self, v: Array) -> tuple[Array, Array]:
+        """Coefficients and intercept of a single output, as `unpack` for all."""
+        p = len(self.mean)
+        coef = v[:p, None] / self.scale[:, None]
+        intercept = v[p:] - self.mean @ coef if self.fit_intercept else np.zeros(1)
+        return coef, intercept
+
     def _gradient(self, weighted: Array) -> Array:
         """Z' V for n-by-d matrices V."""
 
@@ -220,7 +259,7 @@ class LinearResidual:
         values = map_chunks(fitted, chunks, self.n_jobs)
         if len(chunks) == 1:
             return next(values)
-        out = np.empty(self.Y.shape)
+        out = np.empty((self.X.shape[0], coef.shape[1]))
         for chunk, value in zip(chunks, values, strict=True):
             out[chunk] = value
         return out

@@ -37,6 +37,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import scipy.linalg
@@ -69,6 +70,7 @@ _MIN_SUBSETS, _MAX_SUBSETS, _SUBSET_PARAMETERS = 100, 2_000, 11
 # Beyond this many parameters subsets cannot help, and the batched normal equations
 # would take gigabytes; the ladder and the sensitivity components remain.
 _MAX_BATCHED_PARAMETERS = 64
+_MAX_WHITENED_PARAMETERS = 1_000
 _KEPT_SUBSETS, _KEPT_HALVES = 20, 8
 # Sensitivity components that are looked along, from either end of their order:
 # isolated outliers show in those of the largest influence, and a cluster that has drawn
@@ -133,7 +135,8 @@ def robust_start(
         Source of the random subsets.
     """
     rows = _Rows.draw(model, sample_weight, theta)
-    pool = _Pool.of(rows, kernel, tuning, scale)
+    wide = model.shape[0] > _MAX_WHITENED_PARAMETERS
+    pool = (_WidePool if wide else _Pool).of(rows, kernel, tuning, scale)
     own = rows.theta if theta is None else theta
     candidates = [pool.whiten(own)]
     for width in _ladder(pool, candidates[0], scale):
@@ -188,9 +191,9 @@ class _Rows:
         weight = sample_weight[order]
         if not weight.all():
             order, weight = order[weight > 0], weight[weight > 0]
-        n_rows = int(
-            np.clip(_DECIDING_ROWS * model.shape[0], _MIN_DECIDING, _MAX_DECIDING)
-        )
+        q = model.shape[0]
+        n_rows = int(np.clip(_DECIDING_ROWS * q, _MIN_DECIDING, _MAX_DECIDING))
+        n_rows = max(n_rows, int(_ROWS_PER_PARAMETER * q))
         sampled = _n_distinct(norms[order]) > n_rows
         if sampled:
             # Systematic sampling along the order: equal weights, every stratum of
@@ -199,10 +202,8 @@ class _Rows:
             grid = (np.arange(n_rows) + 0.5) / n_rows * mass[-1]
             order = order[np.minimum(np.searchsorted(mass, grid), len(order) - 1)]
             weight = np.ones(len(order))
-        X = model.X[order]
-        X = X.toarray() if scipy.sparse.issparse(X) else X
-        X, Y = np.asarray(X, dtype=np.float64), model.Y[order]
-        first, total = _merge_copies(np.hstack([X, Y]), weight)
+        X, Y = model.X[order].astype(np.float64), model.Y[order]
+        first, total = _merge_copies(np.hstack([_fingerprint(X), Y]), weight)
         weight = total * (len(first) / total.sum())
         small = LinearResidual(
             X[first],
@@ -222,6 +223,18 @@ def _n_distinct(norms: Array) -> int:
     almost surely. So k copies and a weight of k lead to the same decision.
     """
     return 1 + int(np.count_nonzero(np.diff(norms) > 1e-9 * norms[1:]))
+
+
+def _fingerprint(X: Any) -> Array:
+    """Columns that are equal for copies of a row, and for them alone.
+
+    Dense rows speak for themselves. Products of a sparse row with random vectors are
+    summed in the order of its entries, so they are the same to the last bit as well.
+    """
+    if not scipy.sparse.issparse(X):
+        return X
+    directions = np.random.default_rng(0).standard_normal((X.shape[1], 4))
+    return X @ directions
 
 
 def _merge_copies(table: Array, weight: Array) -> tuple[Array, Array]:
@@ -271,7 +284,8 @@ class _Pool:
     ) -> _Pool:
         model, weight = rows.model, rows.weight
         n = len(weight)
-        design = (model.X - model.mean) / model.scale
+        X = model.X.toarray() if scipy.sparse.issparse(model.X) else model.X
+        design = (X - model.mean) / model.scale
         if model.fit_intercept:
             design = np.hstack([design, np.ones((n, 1))])
         values, vectors = scipy.linalg.eigh((design * weight[:, None]).T @ design / n)
@@ -280,7 +294,6 @@ class _Pool:
         back = vectors[:, keep] / root
         penalty = np.zeros(design.shape[1])
         penalty[: len(model.mean)] = model.alpha / np.square(model.scale)
-        typical = float(np.median(np.abs(model.Y)))
         return cls(
             design @ back,
             model.Y,
@@ -291,7 +304,7 @@ class _Pool:
             kernel,
             tuning,
             scale,
-            _EXACT * max(typical, 1.0),
+            _floor(model.Y),
         )
 
     @property
@@ -460,6 +473,50 @@ class _Pool:
         believed = mixture.share >= self.min_share
         # If none is believed, the plain order has to do.
         return np.where(believed, score, np.inf) if believed.any() else score
+
+
+@dataclass(frozen=True)
+class _WidePool(_Pool):
+    """Candidates in the model's own coordinates: too many parameters to whiten.
+
+    There are few candidates then, one run each, and they are judged as they are.
+    """
+
+    model: LinearResidual | None = None
+
+    @classmethod
+    def of(
+        cls, rows: _Rows, kernel: Kernel, tuning: float, scale: float | None
+    ) -> _WidePool:
+        model, none = rows.model, np.empty((0, 0))
+        floor = _floor(model.Y)
+        own = (none, model.Y, rows.weight, none, none, none)
+        return cls(*own, kernel, tuning, scale, floor, model)
+
+    @property
+    def n_parameters(self) -> int:
+        assert self.model is not None
+        return min(self.model.shape[0], self.n_rows)
+
+    @property
+    def is_batched(self) -> bool:
+        return False
+
+    def whiten(self, theta: Array) -> Array:
+        return theta.reshape(1, -1, self.n_outputs)
+
+    def unwhiten(self, theta: Array) -> Array:
+        return theta.ravel()
+
+    def norms(self, thetas: Array, rows: slice = slice(None)) -> Array:
+        assert self.model is not None
+        squares = [self.model.squared_norms(theta.ravel()) for theta in thetas]
+        return np.sqrt(squares)[:, rows]
+
+
+def _floor(Y: Array) -> float:
+    """Scale below which residuals of these targets are rounding."""
+    return _EXACT * max(float(np.median(np.abs(Y))), 1.0)
 
 
 @dataclass(frozen=True)
