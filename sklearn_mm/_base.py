@@ -26,6 +26,11 @@ CRITERION_METHODS = ("satisfied", "excessive", "prescribe", "converged")
 
 def resolve_criterion(criterion, *, eta, eta_prime, rho, fixed_effort):
     """Criterion object of a name, or the object itself."""
+    if isinstance(criterion, type):
+        raise ValueError(
+            f"criterion must be a string or an object, got the class "
+            f"{criterion.__name__}; pass {criterion.__name__}() instead."
+        )
     if criterion == "regemm":
         if not eta < eta_prime:
             raise ValueError(

@@ -42,6 +42,7 @@ from sklearn_mm._core._inference import EffortBisection
 from sklearn_mm._core._loop import Status, minimize
 from sklearn_mm._core._protocols import Memory
 from sklearn_mm._core._steps import SurrogateMinimizer
+from sklearn_mm._problems._data_units import DataUnits, weighted_median
 from sklearn_mm._problems._half_quadratic import HalfQuadraticProblem
 from sklearn_mm._problems._linear_residual import LinearResidual, standardization
 from sklearn_mm._problems._robust_start import (
@@ -49,7 +50,6 @@ from sklearn_mm._problems._robust_start import (
     refined_scale,
     robust_start,
 )
-from sklearn_mm._problems._target_units import TargetUnits, weighted_median
 from sklearn_mm.criteria import Fixed
 from sklearn_mm.kernels import KERNELS, get_kernel
 
@@ -338,19 +338,20 @@ class HalfQuadraticRobustRegressor(
             rho=self.rho,
             fixed_effort=_EXACT,
         )
-        units = TargetUnits.of(y, weight, self.fit_intercept)
+        units = DataUnits.of(X, y, weight, self.fit_intercept)
         # Dividing weights and penalty by the largest weight changes nothing but units,
         # and keeps sums over rows far from overflow.
         unit_weight = float(weight.max())
         weight = weight / unit_weight
-        mean, spread = standardization(X, weight, self.fit_intercept)
+        Z = units.to_unit_columns(X)
+        mean, spread = standardization(Z, weight, self.fit_intercept)
         model = LinearResidual(
-            X,
+            Z,
             units.to_unit(y),
             mean,
             spread,
             self.fit_intercept,
-            float(self.alpha) / unit_weight,
+            units.penalty(float(self.alpha) / unit_weight),
             self.chunk_size,
             self.n_jobs,
         )

@@ -260,6 +260,11 @@ def get_kernel(kernel: str | Kernel) -> Kernel:
     >>> round(cauchy.tuning_constant(), 3)
     2.385
     """
+    if isinstance(kernel, type):
+        raise ValueError(
+            f"kernel must be a string or an object, got the class {kernel.__name__}; "
+            f"pass {kernel.__name__}() instead."
+        )
     if not isinstance(kernel, str):
         return kernel
     try:

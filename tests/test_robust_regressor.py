@@ -708,6 +708,39 @@ def test_columns_of_very_different_size(rng):
     assert_allclose(model.coef_, [2e-7, 3e6, -1.0], rtol=0.05)
 
 
+@pytest.mark.parametrize("unit", [1e-300, 1e-160, 1e160, 1e300])
+@pytest.mark.parametrize("container", [np.asarray, scipy.sparse.csr_array])
+def test_columns_of_extreme_size(contaminated, unit, container):
+    X, y = contaminated
+    X = X.copy()
+    X[:, 1] *= unit
+    model = make().fit(container(X), y)
+    assert_allclose(model.coef_[1] * unit, -2.0, atol=0.1)
+    assert_allclose(model.coef_[[0, 2]], [1.0, 0.5], atol=0.1)
+    # A penalty in these units holds small columns' coefficients at zero.
+    ridge = make(alpha=0.1).fit(container(X), y)
+    assert np.isfinite(ridge.coef_).all()
+    if unit > 1.0:
+        assert_allclose(ridge.coef_[1] * unit, -2.0, atol=0.1)
+    else:
+        assert abs(ridge.coef_[1] * unit) < 1e-3
+
+
+@pytest.mark.parametrize("n", [5, 6, 8, 12])
+def test_few_rows_are_not_taken_for_an_exact_fit(n):
+    errors = []
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        X = rng.normal(size=(n, 3))
+        y = X @ [1.0, 2.0, 3.0] + 0.1 * rng.normal(size=n)
+        model, ols = make().fit(X, y), LinearRegression().fit(X, y)
+        errors.append(
+            [np.sum(np.square(m.coef_ - [1.0, 2.0, 3.0])) for m in (model, ols)]
+        )
+    robust, plain = np.sqrt(np.median(errors, axis=0))
+    assert robust <= 2.0 * plain
+
+
 def test_cap_on_iterations_names_the_parameter(contaminated):
     X, y = contaminated
     with pytest.warns(ConvergenceWarning, match="Increase max_iter"):

@@ -109,7 +109,7 @@ class LinearResidual:
     mean: Array
     scale: Array
     fit_intercept: bool
-    alpha: float = 0.0
+    alpha: float | Array = 0.0  # penalty of coefficients in the units of X
     chunk_size: int | None = None
     n_jobs: int | None = None
     _kept: _Kept = field(default_factory=lambda: _Kept(), compare=False, repr=False)
@@ -150,7 +150,7 @@ class LinearResidual:
         return self._kept.residual
 
     def penalty(self, theta: Array) -> float:
-        if not self.alpha:
+        if not np.any(self.alpha):
             return 0.0
         B = theta.reshape(self.shape)
         return 0.5 * float(np.sum(self._ridge()[:, None] * np.square(B)))

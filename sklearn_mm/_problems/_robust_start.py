@@ -59,9 +59,10 @@ _SCREEN_ROWS = 500
 # 40 x 4, these failed least.
 _WINDOW = 0.5
 _SPENT = 2.0
-# Inlier shares below are not believed; with few rows a parameter, a dense subset turns
-# up by chance in almost any data, and a majority is asked for.
-_MIN_SHARE, _SMALL_SAMPLE_SHARE, _ROWS_PER_PARAMETER = 0.3, 0.5, 5.0
+# Inlier shares below are not believed. With few rows a parameter, a dense subset turns
+# up by chance in almost any data; then a majority is asked for, the one that least
+# trimmed squares takes for the highest breakdown point.
+_MIN_SHARE, _ROWS_PER_PARAMETER = 0.3, 5.0
 # Random subsets: enough to hold a clean one but for this probability at that share of
 # inliers. Where that is too many, subsets are a gamble, and as many are drawn as cost
 # no more than the largest number does for that many parameters.
@@ -327,8 +328,10 @@ class _Pool:
 
     @property
     def min_share(self) -> float:
-        wanted = _ROWS_PER_PARAMETER * self.n_parameters / self.n_rows
-        return float(np.clip(wanted, _MIN_SHARE, _SMALL_SAMPLE_SHARE))
+        n, r = self.n_rows, self.n_parameters
+        if n <= 2.0 * _ROWS_PER_PARAMETER * r:
+            return min(1.0, (n + r + 1) / (2.0 * n))
+        return max(_MIN_SHARE, _ROWS_PER_PARAMETER * r / n)
 
     @property
     def spent(self) -> float:
@@ -394,8 +397,11 @@ class _Pool:
         t = np.maximum(t, self.floor)
         spent = self.spent * n / self.n_rows
         share = (count - spent) / (n - spent)
-        # The window holds only a part of the inliers whose share is asked for.
-        allowed = count >= max(self.min_share * _WINDOW * n, spent + 1.0)
+        # The window holds a part of the inliers, and the rows that come for free.
+        free = self.n_parameters * n / self.n_rows
+        allowed = count >= free + _WINDOW * max(self.min_share * n - free, 0.0)
+        allowed &= count > spent
+        allowed[:, -1] = True
         value = np.log(t) - exponent * np.log(np.where(allowed, share, 1.0))
         value[~allowed] = np.inf
         best = np.argmin(value, axis=1)[:, None]
@@ -471,8 +477,8 @@ class _Pool:
         share = np.maximum((mixture.share * n - spent) / (n - spent), 1e-3)
         score = np.log(np.maximum(mixture.s, self.floor)) - exponent * np.log(share)
         believed = mixture.share >= self.min_share
-        # If none is believed, the plain order has to do.
-        return np.where(believed, score, np.inf) if believed.any() else score
+        # If none is believed, the one that explains most rows has to do.
+        return np.where(believed, score, np.inf) if believed.any() else -mixture.share
 
 
 @dataclass(frozen=True)

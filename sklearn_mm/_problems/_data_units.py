@@ -1,4 +1,4 @@
-"""Targets of unit size, so that squares neither overflow nor vanish."""
+"""Data of unit size, so that squares neither overflow nor vanish."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import scipy.sparse
 
 from sklearn_mm._core._protocols import Array
 from sklearn_mm._problems._linear_residual import LinearResidual
@@ -13,6 +14,10 @@ from sklearn_mm._problems._linear_residual import LinearResidual
 # Targets are brought this close, in spreads, so that their squares can be summed. They
 # are outliers as much there.
 _FARTHEST = 1e50
+# Columns larger than this, or smaller than its inverse, are brought to size one.
+_LARGE = 1e100
+# A penalty whose inverse is this holds its coefficient at zero.
+_TINY_PENALTY = 1e-200
 
 
 def weighted_median(values: Array, weight: Array) -> Array:
@@ -31,16 +36,46 @@ def weighted_median(values: Array, weight: Array) -> Array:
     return ordered[lower, columns] / 2.0 + ordered[upper, columns] / 2.0
 
 
+def _column_units(X: Any) -> Array | None:
+    """Powers of two that bring columns of extreme size to size one, or None.
+
+    Squares of numbers beyond 1e150 overflow and those below 1e-150 vanish; columns
+    within wide limits of one are left as they are, which is the rule.
+    """
+    if X.shape[0] == 0 or X.shape[1] == 0:
+        return None
+    largest = np.maximum(_extreme(X.max(axis=0)), -_extreme(X.min(axis=0)))
+    odd = (largest > _LARGE) | ((largest > 0) & (largest < 1.0 / _LARGE))
+    if not odd.any():
+        return None
+    return np.where(odd, np.exp2(np.floor(np.log2(np.where(odd, largest, 1.0)))), 1.0)
+
+
+def _extreme(values: Any) -> Array:
+    """Row of column extremes as an array, of dense and sparse matrices alike."""
+    if scipy.sparse.issparse(values):
+        values = values.toarray()
+    return np.asarray(values, dtype=np.float64).ravel()
+
+
+def _scale_columns(X: Any, units: Array) -> Any:
+    """A copy of X with columns divided by their units."""
+    if scipy.sparse.issparse(X):
+        return (X.astype(np.float64) @ scipy.sparse.diags_array(1.0 / units)).tocsr()
+    return X / units
+
+
 @dataclass(frozen=True)
-class TargetUnits:
-    """Centre and size of the targets y."""
+class DataUnits:
+    """Centre and size of the targets, and the size of columns far from one."""
 
     centre: Array  # one per output
     scale: float
     flat: bool  # y had one dimension
+    columns: Array | None = None  # where some are extreme
 
     @classmethod
-    def of(cls, y: Array, weight: Array, centred: bool) -> TargetUnits:
+    def of(cls, X: Any, y: Array, weight: Array, centred: bool) -> DataUnits:
         """Units in which y has median zero, unless not `centred`, and spread one."""
         Y = y.reshape(len(y), -1).astype(np.float64, copy=False)
         centre = weighted_median(Y, weight) if centred else np.zeros(Y.shape[1])
@@ -49,13 +84,24 @@ class TargetUnits:
         scale = float(np.max(weighted_median(spread, weight)))
         if not scale > 0:
             scale = float(np.max(spread[weight > 0])) or 1.0
-        return cls(centre, scale, y.ndim == 1)
+        return cls(centre, scale, y.ndim == 1, _column_units(X))
 
     @property
     def square(self) -> float:
         """One in the solver's objective, in the units of y (a finite number)."""
         with np.errstate(over="ignore", under="ignore"):
             return min(float(np.square(self.scale)), float(np.finfo(float).max))
+
+    def to_unit_columns(self, X: Any) -> Any:
+        """X itself, or a copy with its extreme columns brought to size one."""
+        return X if self.columns is None else _scale_columns(X, self.columns)
+
+    def penalty(self, alpha: float) -> float | Array:
+        """Penalty of coefficients in these units."""
+        if self.columns is None:
+            return alpha
+        with np.errstate(over="ignore", under="ignore"):
+            return np.minimum(alpha / self.columns / self.columns, 1.0 / _TINY_PENALTY)
 
     def to_unit(self, y: Array) -> Array:
         """Targets in these units, of shape (n_samples, n_outputs)."""
@@ -65,11 +111,15 @@ class TargetUnits:
     def pack(self, model: LinearResidual, coef: Array, intercept: Array) -> Array:
         """Theta of coefficients (n_outputs, n_features) in the user's units."""
         coef = np.asarray(coef, dtype=np.float64).T / self.scale
+        if self.columns is not None:
+            coef = coef * self.columns[:, None]
         return model.pack(coef, (intercept - self.centre) / self.scale)
 
     def fitted(self, model: LinearResidual, theta: Array, dtype: Any) -> dict[str, Any]:
         """Fitted attributes of a theta, in the units and the precision of the data."""
         coef, intercept = model.unpack(theta)
+        if self.columns is not None:
+            coef = coef / self.columns[:, None]
         coef = (coef * self.scale).T.astype(dtype)
         intercept = (intercept * self.scale + self.centre).astype(dtype)
         if self.flat:
