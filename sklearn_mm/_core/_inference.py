@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -52,6 +52,7 @@ class EffortBisection:
     The search is geometric and starts near the effort of the previous round. Effort 1
     (exact latents) is accepted whatever the criterion says, since nothing can be
     tighter; effort 0 is taken when even that is tighter than the criterion cares for.
+    After a rejected step the latents stay as they are.
     """
 
     criterion: Criterion
@@ -63,6 +64,7 @@ class EffortBisection:
     contraction: float = 0.61
     resolution: float = 1e-4  # in log(effort), where the search gives up
     floor: float = 1e-8  # efforts below are tried as 0
+    _last: Inferred | None = None
 
     def __call__(
         self,
@@ -72,6 +74,10 @@ class EffortBisection:
         memory: Memory,
         step: Step,
     ) -> Inferred:
+        prescribed = self.criterion.prescribe(memory)
+        last = self._last
+        if memory.rejected and last and prescribed in (None, last.trial.effort):
+            return replace(last, work=0.0)
         latent = problem.start(rows)
         n_trials = 0
 
@@ -82,7 +88,6 @@ class EffortBisection:
             bounds = problem.evaluate(theta, latent)
             return _trial(problem, theta, latent, bounds, effort, step)
 
-        prescribed = self.criterion.prescribe(memory)
         guess = math.sqrt(1.0 - self.contraction * (1.0 - self.effort**2))
         trial = attempt(guess if prescribed is None else prescribed)
         if prescribed is None:
@@ -90,7 +95,10 @@ class EffortBisection:
             # A round of zero effort says nothing about the next one's.
             self.effort = trial.effort or self.effort
         satisfied = self.criterion.satisfied(trial, memory)
-        return Inferred(trial, satisfied, float(n_trials))
+        self._last = Inferred(
+            trial, satisfied, float(n_trials), prescribed is not None
+        )
+        return self._last
 
     def _search(
         self, attempt: Callable[[float], Trial], trial: Trial, memory: Memory

@@ -1,0 +1,117 @@
+r"""Levenberg-Marquardt steps on the upper bound of a least-squares problem.
+
+With latents held fixed the upper bound is half a sum of squares. Its Gauss-Newton
+model is damped by ``damping`` times the diagonal of the normal matrix (Marquardt's
+scaling: the steps do not depend on the parameters' units), and the step is accepted if
+the upper bound itself falls. The damping follows Nielsen's rule: after a success it
+shrinks by a factor that depends smoothly on how well the model predicted the decrease,
+after failures in a row it grows by 2, 4, 8, ...
+
+A rejected step changes nothing but the damping. An accepted one is a sufficient descent
+in the sense of the paper's appendix, which is all that the criteria's theory asks for.
+
+References
+----------
+K. Madsen, H. B. Nielsen, O. Tingleff, "Methods for Non-Linear Least Squares Problems",
+2nd ed., 2004, section 3.2.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sklearn_mm._core._protocols import (
+    Array,
+    Inferred,
+    LeastSquaresProblem,
+    Moved,
+    NormalSystem,
+    Trial,
+)
+
+# A predicted decrease below this share of the bound is rounding noise: theta minimises
+# the upper bound as well as floating point allows.
+_NEGLIGIBLE = 4.0 * np.finfo(np.float64).eps
+
+
+@dataclass
+class LevenbergMarquardtStep:
+    """Damped Gauss-Newton step; holds the damping of a run.
+
+    When a criterion that fixes the effort in advance changes it, the objective is a new
+    one (the next level of a graduated scheme) and the damping starts again.
+    """
+
+    initial_damping: float = 1e-4
+    min_damping: float = 1e-12
+    max_shrink: float = 3.0  # largest factor by which a success divides the damping
+
+    def __post_init__(self) -> None:
+        self._effort = np.nan
+        self._latent: Any = None
+        self._system: NormalSystem | None = None
+        self._restart()
+
+    def decrease(
+        self, problem: LeastSquaresProblem, theta: Array, trial: Trial
+    ) -> float:
+        """Decrease that the linear model predicts for the damped step."""
+        solved = self._linearized(problem, theta, trial).damped_step(self.damping)
+        return 0.0 if solved is None else solved[1]
+
+    def __call__(
+        self, problem: LeastSquaresProblem, theta: Array, inferred: Inferred
+    ) -> Moved:
+        trial = inferred.trial
+        if inferred.prescribed and trial.effort != self._effort:
+            self._effort = trial.effort
+            self._restart()
+        system = self._linearized(problem, theta, trial)
+        info = {
+            "damping": self.damping,
+            "optimality": float(np.abs(system.gradient).max()),
+            "decrease": 0.0,
+            "step_norm": 0.0,
+        }
+        solved = system.damped_step(self.damping)
+        if solved is None:
+            self._grow()
+            return Moved(theta, np.inf, accepted=False, info=info)
+        delta, predicted = solved
+        if not predicted > _NEGLIGIBLE * trial.upper:
+            return Moved(theta, 0.0, info=info)
+        info["step_norm"] = float(np.linalg.norm(delta))
+        new = problem.retract(theta, delta)
+        actual = problem.decrease(theta, trial.latent, new)
+        if not actual > 0.0:  # or nan: the residuals are not defined there
+            self._grow()
+            return Moved(theta, np.inf, accepted=False, info=info)
+        info["decrease"] = actual
+        self._shrink(actual / predicted)
+        # A decrease that fell short of the prediction says little about the distance
+        # to the minimum; hence the larger of the two.
+        change = max(actual, predicted) / trial.upper
+        return Moved(new, change, info=info)
+
+    def _linearized(
+        self, problem: LeastSquaresProblem, theta: Array, trial: Trial
+    ) -> NormalSystem:
+        if self._system is None or self._latent is not trial.latent:
+            self._system = problem.normal_system(theta, trial.latent)
+            self._latent = trial.latent
+        return self._system
+
+    def _restart(self) -> None:
+        self.damping, self._growth = self.initial_damping, 2.0
+
+    def _grow(self) -> None:
+        self.damping *= self._growth
+        self._growth *= 2.0
+
+    def _shrink(self, quality: float) -> None:
+        factor = max(1.0 / self.max_shrink, 1.0 - (2.0 * quality - 1.0) ** 3)
+        self.damping = max(self.damping * factor, self.min_damping)
+        self._growth = 2.0
