@@ -12,96 +12,94 @@ eliminated: with V_p = L_p L_p' and Z_i = A_i' B_i L_p^-T,
 
     S = U - Z Z',    S x = -g + W V^-1 h,    V y = -h - W'x.
 
-The full matrix is never formed, W and Z are never stored as a whole, and Z Z' is found
-in one of two ways. If S is small enough to be dense, points are sorted so that
-neighbours are seen by the same cameras, and cut into chunks. The Z of a chunk, written
-into a small dense matrix over the cameras of that chunk alone, is multiplied with
-itself by BLAS (dsyrk): the zeros that this multiplies cost less than any indexing
-would. Otherwise the product is one of block-sparse matrices.
+The full matrix is never formed. Every pair of observations of one point adds a product
+Z_i Z_j' to a block of S. Pairs are listed once, sorted by the block they belong to, so
+that a block is one matrix product of stacked Z; the lists are gone through in batches
+that fit in the cache. S is dense up to some size and block-sparse beyond.
 
-All arrays are kept component by component, blocks last, so that the operations on many
-tiny matrices are a few operations on long vectors.
+All other arrays are kept component by component, blocks last, so that the operations on
+many tiny matrices are a few operations on long vectors.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import scipy.linalg
 import scipy.sparse
-from scipy.linalg.blas import dsyrk
+import scipy.sparse.linalg
 
 from sklearn_mm._core._protocols import Array
 from sklearn_mm._problems._block_structure import BlockStructure
 
 # Size of S up to which it is dense: 4000 unknowns take 128 MB and half a second.
 _DENSE_SIZE = 4000
-# Points a chunk. More make fewer calls but sparser chunks.
-_CHUNK_POINTS = 160
+# Observations, and pairs of them, that are worked on at a time: a few megabytes.
+_BATCH_OBSERVATIONS, _BATCH_PAIRS = 4096, 16384
 # Pivots of V below this share of its diagonal are rounding errors.
 _PIVOT = 1e-14
 
 
 @dataclass(frozen=True)
-class _Chunk:
-    """Consecutive observations of some points, and where their Z go."""
+class _Batch:
+    """Consecutive pairs, and the segments of them that share a block of S."""
 
-    observations: slice
-    slots: Any  # per observation: position of Z[0, 0] in the chunk's matrix
-    offsets: Any  # per entry of Z: distance from Z[0, 0]
-    shape: tuple[int, int]
-    rows: Any  # of S
+    left: Any  # observations
+    right: Any
+    segments: list[tuple[int, int, int]]  # block, begin, end
 
 
 class SchurPlan:
-    """What depends on the structure alone: an order of observations, and chunks."""
+    """What depends on the structure alone: an order of observations, and pairs."""
 
     def __init__(self, structure: BlockStructure) -> None:
         self.structure = structure
-        first, second = structure.first, structure.second
-        p, m = structure.first_dim, structure.n_first
-        self.dense = p * m <= _DENSE_SIZE
-        lowest = np.full(structure.n_second, m)
-        highest = np.zeros(structure.n_second, dtype=np.intp)
-        np.minimum.at(lowest, second, first)
-        np.maximum.at(highest, second, first)
-        rank = np.empty(structure.n_second, dtype=np.intp)
-        rank[np.lexsort((highest, lowest))] = np.arange(structure.n_second)
-        self.order = np.lexsort((first, rank[second]))
-        self.first, self.second = first[self.order], second[self.order]
-        # Two observations of a point by one camera share a block of W.
-        repeated = np.zeros(len(first), dtype=bool)
-        repeated[1:] = (np.diff(self.first) == 0) & (np.diff(self.second) == 0)
-        self.has_repeats = bool(repeated.any())
-        self.chunks = self._chunks(rank[self.second]) if self.dense else []
+        self.dense = structure.first_dim * structure.n_first <= _DENSE_SIZE
+        self.order = np.lexsort((structure.first, structure.second))
+        self.first = structure.first[self.order]
+        self.second = structure.second[self.order]
+        left, right = self._pairs()
+        # Upper triangle of S: the pair's first camera is not above its second.
+        key = self.first[left] * structure.n_first + self.first[right]
+        by_block = np.argsort(key, kind="stable")
+        left, right, key = left[by_block], right[by_block], key[by_block]
+        blocks, starts = np.unique(key, return_index=True)
+        self.rows, self.columns = np.divmod(blocks, structure.n_first)
+        self.batches = list(_batches(left, right, np.append(starts, len(key))))
 
-    def _chunks(self, rank: Any) -> list[_Chunk]:
-        p, q = self.structure.first_dim, self.structure.second_dim
-        m = self.structure.n_first
-        edges = np.arange(0, self.structure.n_second + _CHUNK_POINTS, _CHUNK_POINTS)
-        bounds = np.searchsorted(rank, edges)
-        chunks = []
-        for lo, hi in zip(bounds[:-1], bounds[1:], strict=True):
-            if lo == hi:
-                continue
-            cameras, camera = np.unique(self.first[lo:hi], return_inverse=True)
-            points, point = np.unique(rank[lo:hi], return_inverse=True)
-            n, height = len(cameras), p * len(cameras)
-            # Row a * n + camera, column q * point + b, columns one after the other.
-            a, b = np.meshgrid(np.arange(p), np.arange(q), indexing="ij")
-            rows = (np.arange(p)[:, None] * m + cameras).ravel()
-            chunks.append(
-                _Chunk(
-                    slice(lo, hi),
-                    point * q * height + camera,
-                    (b * height + a * n).reshape(p * q, 1),
-                    (height, q * len(points)),
-                    np.ix_(rows, rows) if n < m else np.s_[:, :],
-                )
-            )
-        return chunks
+    def _pairs(self) -> tuple[Any, Any]:
+        """All pairs of observations of one point, each in the order of cameras."""
+        n = len(self.first)
+        every = np.arange(n)
+        lefts, rights = [every], [every]
+        distance = 1
+        while True:
+            left = every[: n - distance]
+            left = left[self.second[left] == self.second[left + distance]]
+            if not left.size:
+                return np.concatenate(lefts), np.concatenate(rights)
+            right = left + distance
+            # Two observations of a point by one camera meet on the diagonal, where
+            # both orders count.
+            same = self.first[left] == self.first[right]
+            lefts += [left, right[same]]
+            rights += [right, left[same]]
+            distance += 1
+
+
+def _batches(left: Any, right: Any, bounds: Any) -> Iterator[_Batch]:
+    """Cut the list of pairs, which `bounds` divides into blocks, into batches."""
+    for begin in range(0, len(left), _BATCH_PAIRS):
+        end = min(begin + _BATCH_PAIRS, len(left))
+        low = np.searchsorted(bounds, begin, side="right") - 1
+        high = np.searchsorted(bounds, end, side="left")
+        edges = np.clip(bounds[low : high + 1], begin, end) - begin
+        blocks = range(int(low), int(high))
+        segments = zip(blocks, edges[:-1].tolist(), edges[1:].tolist(), strict=True)
+        yield _Batch(left[begin:end], right[begin:end], list(segments))
 
 
 class SchurSystem:
@@ -157,78 +155,48 @@ class SchurSystem:
 
     def _solve_reduced(self, U: Array, T: Array, right: Array) -> Array | None:
         p, m = right.shape
-        # B L^-T for each observation.
-        BT = np.zeros_like(self._B)
-        q = BT.shape[1]
+        blocks = self._reduced_blocks(U, self._couplings(T))
+        right = right.T.ravel()
+        solve = _solve_dense if self._plan.dense else _solve_sparse
+        x = solve(blocks, self._plan.rows, self._plan.columns, m, right)
+        return None if x is None else x.reshape(m, p).T
+
+    def _couplings(self, T: Array) -> Array:
+        """Z' = L^-1 B'A of every observation, shape (n, q, p)."""
+        B, second = self._B, self._plan.second
+        (_, q, n), p = B.shape, self._A.shape[1]
+        BT = np.empty_like(B)
         for k in range(q):
-            for j in range(k + 1):
-                BT[:, k] += self._B[:, j] * T[k, j][self._plan.second]
-        if not self._plan.dense:
-            return self._solve_sparse(U, BT, right)
-        S = np.zeros((p * m, p * m), order="F")
-        blocks = S.reshape((m, p, m, p), order="F")
-        index = np.arange(m)
-        for a in range(p):
-            for b in range(a, p):
-                blocks[index, a, index, b] = U[a, b]
-        self._subtract_products(S, BT)
-        try:
-            factor = scipy.linalg.cho_factor(
-                S, lower=False, overwrite_a=True, check_finite=False
-            )
-        except scipy.linalg.LinAlgError:
-            return None
-        x = scipy.linalg.cho_solve(factor, right.ravel(), check_finite=False)
-        return x.reshape(p, m)
+            np.multiply(B[:, 0], T[k, 0][second], out=BT[:, k])
+            for j in range(1, k + 1):
+                BT[:, k] += B[:, j] * T[k, j][second]
+        Z = np.empty((n, q * p))
+        for begin in range(0, n, _BATCH_OBSERVATIONS):
+            part = slice(begin, begin + _BATCH_OBSERVATIONS)
+            product = BT[0, :, None, part] * self._A[0, None, :, part]
+            for d in range(1, len(B)):
+                product += BT[d, :, None, part] * self._A[d, None, :, part]
+            Z[part] = product.reshape(q * p, -1).T
+        return Z.reshape(n, q, p)
 
-    def _subtract_products(self, S: Array, BT: Array) -> None:
-        """S -= Z Z' in the upper triangle, chunk by chunk."""
-        chunks = self._plan.chunks
-        buffer = np.empty(max(chunk.shape[0] * chunk.shape[1] for chunk in chunks))
-        for chunk in chunks:
-            Z = self._coupling(BT, chunk.observations)
-            Z = Z.reshape(-1, Z.shape[2])
-            entries = buffer[: chunk.shape[0] * chunk.shape[1]]
-            entries[:] = 0.0
-            where = chunk.slots + chunk.offsets
-            if self._plan.has_repeats:
-                np.add.at(entries, where, Z)
-            else:
-                entries[where] = Z
-            K = entries.reshape(chunk.shape, order="F")
-            S[chunk.rows] -= dsyrk(1.0, K)
-
-    def _coupling(self, BT: Array, part: slice) -> Array:
-        """Z = A' B L^-T of some observations, shape (p, q, n)."""
-        A, BT = self._A[:, :, None, part], BT[:, None, :, part]
-        Z = A[0] * BT[0]
-        for d in range(1, len(A)):
-            Z += A[d] * BT[d]
-        return Z
-
-    def _solve_sparse(self, U: Array, BT: Array, right: Array) -> Array | None:
-        p, m = right.shape
-        structure, plan = self._plan.structure, self._plan
-        q, n = structure.second_dim, len(plan.first)
-        Z = self._coupling(BT, slice(None)).transpose(2, 0, 1)
-        by_camera = np.argsort(plan.first, kind="stable")
-        indptr = np.searchsorted(plan.first[by_camera], np.arange(m + 1))
-        blocks = (Z[by_camera], plan.second[by_camera], indptr)
-        E = scipy.sparse.bsr_array(blocks, shape=(p * m, q * structure.n_second))
-        diagonal = (U.transpose(2, 0, 1), np.arange(m), np.arange(m + 1))
-        D = scipy.sparse.bsr_array(diagonal, shape=(p * m, p * m))
-        S = (D - E @ E.T).tocsc()
-        try:
-            factor = scipy.sparse.linalg.splu(
-                S,
-                permc_spec="MMD_AT_PLUS_A",
-                diag_pivot_thresh=0.0,
-                options={"SymmetricMode": True},
-            )
-        except RuntimeError:  # exactly singular
-            return None
-        del n
-        return factor.solve(right.T.ravel()).reshape(m, p).T
+    def _reduced_blocks(self, U: Array, Z: Array) -> Array:
+        """Blocks of S in the upper triangle, in the plan's order."""
+        plan = self._plan
+        _, q, p = Z.shape
+        blocks = np.zeros((len(plan.rows), p, p))
+        blocks[plan.rows == plan.columns] = U.transpose(2, 0, 1)[np.unique(plan.first)]
+        gathered = np.empty((2, min(_BATCH_PAIRS, len(plan.batches[0].left)), q, p))
+        for batch in plan.batches:
+            size = len(batch.left)
+            left, right = gathered[:, :size]
+            # mode: the indices are known to be in range, so nothing need be checked.
+            np.take(Z, batch.left, axis=0, out=left, mode="clip")
+            np.take(Z, batch.right, axis=0, out=right, mode="clip")
+            left, right = left.reshape(-1, p).T, right.reshape(-1, p)
+            for block, begin, end in batch.segments:
+                rows = slice(q * begin, q * end)
+                blocks[block] -= left[:, rows] @ right[rows]
+        return blocks
 
     @staticmethod
     def _gram(blocks: Array, index: Any, size: int) -> Array:
@@ -312,3 +280,44 @@ def _solve(T: Array, h: Array) -> Array:
     """V^-1 h for each block."""
     half = np.einsum("ijn,jn->in", T, h)
     return np.einsum("jin,jn->in", T, half)
+
+
+def _solve_dense(
+    blocks: Array, rows: Any, columns: Any, m: int, right: Array
+) -> Array | None:
+    """Cholesky; cameras without observations stay where they are."""
+    p = blocks.shape[1]
+    S = np.zeros((m, p, m, p))
+    S[np.arange(m), :, np.arange(m)] = np.eye(p)
+    S[rows, :, columns] = blocks
+    try:
+        # The transpose is in LAPACK's order, with our upper triangle as its lower one.
+        factor = scipy.linalg.cho_factor(
+            S.reshape(m * p, m * p).T, lower=True, overwrite_a=True, check_finite=False
+        )
+    except scipy.linalg.LinAlgError:
+        return None
+    return scipy.linalg.cho_solve(factor, right, check_finite=False)
+
+
+def _solve_sparse(
+    blocks: Array, rows: Any, columns: Any, m: int, right: Array
+) -> Array | None:
+    """Sparse factorisation without pivoting: S is positive definite."""
+    p = blocks.shape[1]
+    indptr = np.searchsorted(rows, np.arange(m + 1))
+    shape = (m * p, m * p)
+    upper = scipy.sparse.bsr_array((blocks, columns, indptr), shape=shape).tocsc()
+    S = scipy.sparse.triu(upper) + scipy.sparse.triu(upper, 1).T
+    unseen = np.repeat(~np.isin(np.arange(m), rows), p).astype(float)
+    S = (S + scipy.sparse.diags_array(unseen)).tocsc()
+    try:
+        factor = scipy.sparse.linalg.splu(
+            S,
+            permc_spec="MMD_AT_PLUS_A",
+            diag_pivot_thresh=0.0,
+            options={"SymmetricMode": True},
+        )
+    except RuntimeError:  # exactly singular
+        return None
+    return factor.solve(right)
