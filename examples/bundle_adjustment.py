@@ -69,7 +69,9 @@ def record(method, result):
 
 def print_table(rows):
     """Start, cost after 20 iterations, end, and time of each method."""
-    print(f"{'method':12} {'start':>12} {'J after 20':>12} {'final J':>12} {'ms/it':>8}")
+    print(
+        f"{'method':12} {'start':>12} {'J after 20':>12} {'final J':>12} {'ms/it':>8}"
+    )
     for row in rows:
         costs = row["costs"]
         print(

@@ -32,11 +32,14 @@ from sklearn_mm.kernels import KERNELS, get_kernel
 # The criterion's run hands over to exact weights when its own stopping rule holds to
 # this relative accuracy: from there on the bounds are tight.
 _HANDOVER = 1e-3
+# The same for joint minimisation, which stops by the change in a single step.
+_JOINT_HANDOVER = 1e-6
 _EXACT, _ALL_ONES = 1.0, 0.0
 # A damped step is not a minimisation: a level of the graduated scheme takes more rounds
 # than for linear models. (8 did better than 4 on five of six bundle adjustments.)
 _ROUNDS_PER_LEVEL = 8
-_MAX_REJECTED = 60
+# Failures in a row after which a run ends: the damping has grown by 2**465.
+_MAX_REJECTED = 30
 
 _MESSAGES = {
     -3: "No step decreased the upper bound any more.",
@@ -258,7 +261,8 @@ def robust_least_squares(
     if status == _STALLED:
         warnings.warn(
             f"robust_least_squares stopped after {result.nit} iterations: "
-            f"{result.message} Check fun and jac, or increase xtol (now {xtol}).",
+            f"{result.message} Check that jac is the Jacobian of fun, and that fun is "
+            f"finite near x, or increase ftol (now {ftol}).",
             ConvergenceWarning,
             stacklevel=2,
         )
@@ -341,7 +345,8 @@ def _minimize(problem, x, criterion, tolerances, max_nfev, history, report):
         lifted = LiftedProblem(problem)
         report.to_x = lambda theta: lifted.split(theta)[0].copy()
         start = lifted.lift(x)
-        result = run(lifted, start, criterion, lifted.upper(start), ftol, _EXACT)
+        tol = max(ftol, _JOINT_HANDOVER)
+        result = run(lifted, start, criterion, lifted.upper(start), tol, _EXACT)
     elif criterion != Fixed(_EXACT):
         upper = problem.upper_at(x, _ALL_ONES)
         tol = max(ftol, _HANDOVER)
@@ -426,7 +431,9 @@ class _Report(Monitor):
         xtol, gtol = self.tolerances
         if record["optimality"] <= gtol:
             self.reason = _GTOL
-        elif 0.0 < record["step_norm"] <= xtol * (xtol + np.linalg.norm(x)):
+        elif record["accepted"] and record["step_norm"] <= xtol * (
+            xtol + np.linalg.norm(x)
+        ):
             self.reason = _XTOL
         else:
             return False

@@ -95,9 +95,7 @@ class EffortBisection:
             # A round of zero effort says nothing about the next one's.
             self.effort = trial.effort or self.effort
         satisfied = self.criterion.satisfied(trial, memory)
-        self._last = Inferred(
-            trial, satisfied, float(n_trials), prescribed is not None
-        )
+        self._last = Inferred(trial, satisfied, float(n_trials), prescribed is not None)
         return self._last
 
     def _search(

@@ -32,9 +32,10 @@ from sklearn_mm._core._protocols import (
     Trial,
 )
 
-# A predicted decrease below this share of the bound is rounding noise: theta minimises
-# the upper bound as well as floating point allows.
-_NEGLIGIBLE = 4.0 * np.finfo(np.float64).eps
+# Decreases below this share of the bound are rounding noise, and their sign says nothing.
+_NOISE = 64.0 * np.finfo(np.float64).eps
+# Factor by which the first failure multiplies the damping.
+_FIRST_GROWTH = 2.0
 
 
 @dataclass
@@ -81,20 +82,27 @@ class LevenbergMarquardtStep:
             self._grow()
             return Moved(theta, np.inf, accepted=False, info=info)
         delta, predicted = solved
-        if not predicted > _NEGLIGIBLE * trial.upper:
-            return Moved(theta, 0.0, info=info)
         info["step_norm"] = float(np.linalg.norm(delta))
         new = problem.retract(theta, delta)
         actual = problem.decrease(theta, trial.latent, new)
-        if not actual > 0.0:  # or nan: the residuals are not defined there
+        noise = _NOISE * trial.upper
+        # At the minimum to rounding, the linear model is a better judge than the bound.
+        # (But not if only the damping of steps that failed has made the step so small.)
+        polishing = predicted <= noise and actual >= -noise and not self._has_failed
+        if not (actual > 0.0 or polishing):  # nan: residuals are not defined there
             self._grow()
             return Moved(theta, np.inf, accepted=False, info=info)
         info["decrease"] = actual
-        self._shrink(actual / predicted)
+        self._shrink(1.0 if polishing else actual / predicted)
         # A decrease that fell short of the prediction says little about the distance
         # to the minimum; hence the larger of the two.
-        change = max(actual, predicted) / trial.upper
+        change = max(actual, predicted) / max(trial.upper, np.finfo(float).tiny)
         return Moved(new, change, info=info)
+
+    @property
+    def _has_failed(self) -> bool:
+        """Whether the latest step was rejected."""
+        return self._growth > _FIRST_GROWTH
 
     def _linearized(
         self, problem: LeastSquaresProblem, theta: Array, trial: Trial
@@ -105,7 +113,7 @@ class LevenbergMarquardtStep:
         return self._system
 
     def _restart(self) -> None:
-        self.damping, self._growth = self.initial_damping, 2.0
+        self.damping, self._growth = self.initial_damping, _FIRST_GROWTH
 
     def _grow(self) -> None:
         self.damping *= self._growth
@@ -114,4 +122,4 @@ class LevenbergMarquardtStep:
     def _shrink(self, quality: float) -> None:
         factor = max(1.0 / self.max_shrink, 1.0 - (2.0 * quality - 1.0) ** 3)
         self.damping = max(self.damping * factor, self.min_damping)
-        self._growth = 2.0
+        self._growth = _FIRST_GROWTH

@@ -215,9 +215,9 @@ class CallableResidual:
         """(I - b r r') J for each residual vector."""
         if self._structure is not None:
             return tuple(
-                part - (b[:, None] * r)[:, :, None] * np.einsum("nd,ndp->np", r, part)[
-                    :, None
-                ]
+                part
+                - (b[:, None] * r)[:, :, None]
+                * np.einsum("nd,ndp->np", r, part)[:, None]
                 for part in J
             )
         n, d = r.shape

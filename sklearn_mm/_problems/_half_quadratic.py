@@ -37,7 +37,6 @@ class ResidualModel(Protocol):
         """The part of the objective that depends on theta alone."""
 
 
-
 class LinearModel(ResidualModel, Protocol):
     """Residuals that are linear in theta."""
 
