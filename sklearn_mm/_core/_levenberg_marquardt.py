@@ -32,7 +32,7 @@ from sklearn_mm._core._protocols import (
     Trial,
 )
 
-# Decreases below this share of the bound are rounding noise, and their sign says nothing.
+# Decreases below this share of the bound are rounding noise, whatever their sign.
 _NOISE = 64.0 * np.finfo(np.float64).eps
 # Factor by which the first failure multiplies the damping.
 _FIRST_GROWTH = 2.0

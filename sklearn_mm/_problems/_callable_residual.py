@@ -18,12 +18,11 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import scipy.linalg
 import scipy.sparse
-import scipy.sparse.linalg
 
 from sklearn_mm._core._protocols import Array, NormalSystem
 from sklearn_mm._problems._block_structure import BlockStructure
+from sklearn_mm._problems._normal_systems import DenseSystem, SparseSystem
 from sklearn_mm._problems._schur import SchurPlan, SchurSystem
 
 _TINY = np.finfo(np.float64).tiny
@@ -122,8 +121,8 @@ class CallableResidual:
             return SchurSystem(self._plan, *J, right, root)
         root = np.repeat(root, self.residual_dim)
         if scipy.sparse.issparse(J):
-            return _SparseSystem(scipy.sparse.diags_array(root) @ J, right.ravel())
-        return _DenseSystem(root[:, None] * J, right.ravel())
+            return SparseSystem(scipy.sparse.diags_array(root) @ J, right.ravel())
+        return DenseSystem(root[:, None] * J, right.ravel())
 
     def product(self, theta: Array, delta: Array) -> Array:
         """J delta, shape (n, residual_dim)."""
@@ -226,9 +225,8 @@ class CallableResidual:
         bent = R.T @ (scipy.sparse.diags_array(b) @ (R @ J))
         return J - bent
 
-    def _derivative(self, theta: Array, delta: Array, step: Array) -> Array:
-        """Difference quotients of r along delta, before division by the steps."""
-        del step
+    def _difference(self, theta: Array, delta: Array) -> Array:
+        """Change of r along delta, one-sided or central."""
         forward = self._evaluate(self.retract(theta, delta))
         if self._jac == "2-point":
             return forward - self.residual(theta)
@@ -240,7 +238,7 @@ class CallableResidual:
         for k in range(theta.size):
             delta = np.zeros_like(theta)
             delta[k] = step[k]
-            J[:, k] = self._derivative(theta, delta, step).ravel() / step[k]
+            J[:, k] = self._difference(theta, delta).ravel() / step[k]
         return self._finite(J)
 
     def _block_differences(self, theta: Array) -> tuple[Array, Array]:
@@ -258,57 +256,7 @@ class CallableResidual:
             for k in range(dim):
                 delta = np.zeros_like(theta)
                 delta[part][k::dim] = step[part][k::dim]
-                quotient = self._derivative(theta, delta, step)
-                columns.append(quotient / delta[part][k::dim][index][:, None])
+                change = self._difference(theta, delta)
+                columns.append(change / delta[part][k::dim][index][:, None])
             blocks.append(self._finite(np.stack(columns, axis=2)))
         return blocks[0], blocks[1]
-
-
-class _DenseSystem:
-    """Damped steps from one singular value decomposition of the scaled Jacobian."""
-
-    def __init__(self, J: Array, r: Array) -> None:
-        self.gradient = J.T @ r
-        norms = np.sqrt(np.einsum("ij,ij->j", J, J))
-        self._scale = np.where(norms > _TINY, norms, 1.0)
-        left, self._values, self._right = scipy.linalg.svd(
-            J / self._scale, full_matrices=False, check_finite=False
-        )
-        self._coordinates = left.T @ r
-
-    def damped_step(self, damping: float) -> tuple[Array, float]:
-        """Step and predicted decrease, both without squaring the condition number."""
-        s, c = self._values, self._coordinates
-        shrunk = s / (np.square(s) + damping)
-        delta = -(self._right.T @ (shrunk * c)) / self._scale
-        # |c|**2 - |c - s shrunk c|**2, half of it.
-        left = damping / (np.square(s) + damping)
-        return delta, 0.5 * float(np.sum(np.square(c) * (1.0 - np.square(left))))
-
-
-class _SparseSystem:
-    """Damped steps by a sparse factorisation of the normal matrix."""
-
-    def __init__(self, J: Any, r: Array) -> None:
-        self.gradient = J.T @ r
-        self._H = (J.T @ J).tocsc()
-        diagonal = self._H.diagonal()
-        self._scale = np.where(diagonal > _TINY, diagonal, 1.0)
-
-    def damped_step(self, damping: float) -> tuple[Array, float] | None:
-        """Step and predicted decrease; None if the matrix is singular."""
-        added = damping * self._scale
-        try:
-            factor = scipy.sparse.linalg.splu(
-                self._H + scipy.sparse.diags_array(added, format="csc"),
-                permc_spec="MMD_AT_PLUS_A",
-                diag_pivot_thresh=0.0,
-                options={"SymmetricMode": True},
-            )
-        except RuntimeError:
-            return None
-        delta = -factor.solve(self.gradient)
-        if not np.isfinite(delta).all():
-            return None
-        decrease = -0.5 * (self.gradient @ delta) + 0.5 * (added @ np.square(delta))
-        return delta, float(decrease)
