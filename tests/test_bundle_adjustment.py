@@ -107,8 +107,8 @@ def test_retract_composes_rotations_from_the_left(scene):
 # Adjustment.
 
 
-def test_synthetic_scene_all_methods(scene):
-    model = bal.Reprojection(scene)
+def test_synthetic_scene_all_methods():
+    model = bal.Reprojection(bal.synthetic_scene())
     methods = ["fixed", "joint", "graduated", "sudemm", "regemm"]
     results = {m: solve(model, tau=2.0, criterion=m, max_nfev=61) for m in methods}
     cost = {m: result.cost for m, result in results.items()}
@@ -290,10 +290,9 @@ def test_example_compares_and_writes(scene, tmp_path, capsys):
     source = tmp_path / "scene.txt.bz2"
     bal.write_bal(source, scene)
     paths = [tmp_path / name for name in ("out.json", "out.png", "refined.txt")]
-    example.main(
-        [str(source), "--compare", "--iterations", "8", "--tau", "2", "--quiet"]
-        + ["--json", str(paths[0]), "--plot", str(paths[1]), "--output", str(paths[2])]
-    )
+    outputs = zip(("--json", "--plot", "--output"), map(str, paths), strict=True)
+    arguments = [str(source), "--compare", "--iterations", "8", "--tau", "2", "--quiet"]
+    example.main([*arguments, *(word for pair in outputs for word in pair)])
     rows = json.loads(paths[0].read_text())
     assert [row["method"] for row in rows] == list(example.METHODS)
     for row in rows:

@@ -78,11 +78,13 @@ class LevenbergMarquardtStep:
             "step_norm": 0.0,
         }
         solved = system.damped_step(self.damping)
-        if solved is None:
+        if solved is not None:
+            with np.errstate(over="ignore"):
+                info["step_norm"] = float(np.linalg.norm(solved[0]))
+        if solved is None or not np.isfinite([info["step_norm"], solved[1]]).all():
             self._grow()
             return Moved(theta, np.inf, accepted=False, info=info)
         delta, predicted = solved
-        info["step_norm"] = float(np.linalg.norm(delta))
         new = problem.retract(theta, delta)
         actual = problem.decrease(theta, trial.latent, new)
         noise = _NOISE * trial.upper

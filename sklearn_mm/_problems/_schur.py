@@ -150,7 +150,8 @@ class SchurSystem:
         pushed = self._second_sum(self._first_product(x))
         y = -_solve(T, self._h + pushed)
         decrease = -0.5 * (np.vdot(self._g, x) + np.vdot(self._h, y))
-        decrease += 0.5 * (np.vdot(du, x * x) + np.vdot(dv, y * y))
+        with np.errstate(over="ignore"):  # of steps that will be rejected
+            decrease += 0.5 * (np.vdot(du, x * x) + np.vdot(dv, y * y))
         return self._join(x, y), float(decrease)
 
     def _solve_reduced(self, U: Array, T: Array, right: Array) -> Array | None:
