@@ -52,15 +52,16 @@ class LevenbergMarquardtStep:
 
     def __post_init__(self) -> None:
         self._effort = np.nan
-        self._latent: Any = None
+        self._latent: Any = None  # the one that the two next belong to
         self._system: NormalSystem | None = None
+        self._solution: tuple[float, tuple[Array, float] | None] | None = None
         self._restart()
 
     def decrease(
         self, problem: LeastSquaresProblem, theta: Array, trial: Trial
     ) -> float:
         """Decrease that the linear model predicts for the damped step."""
-        solved = self._linearized(problem, theta, trial).damped_step(self.damping)
+        solved = self._solved(problem, theta, trial)
         return 0.0 if solved is None else solved[1]
 
     def __call__(
@@ -70,21 +71,18 @@ class LevenbergMarquardtStep:
         if inferred.prescribed and trial.effort != self._effort:
             self._effort = trial.effort
             self._restart()
-        system = self._linearized(problem, theta, trial)
+        gradient = self._linearized(problem, theta, trial).gradient
         info = {
             "damping": self.damping,
-            "optimality": float(np.abs(system.gradient).max()),
+            "optimality": float(np.abs(gradient).max()),
             "decrease": 0.0,
             "step_norm": 0.0,
         }
-        solved = system.damped_step(self.damping)
-        if solved is not None:
-            with np.errstate(over="ignore"):
-                info["step_norm"] = float(np.linalg.norm(solved[0]))
-        if solved is None or not np.isfinite([info["step_norm"], solved[1]]).all():
-            self._grow()
-            return Moved(theta, np.inf, accepted=False, info=info)
+        solved = self._solved(problem, theta, trial)
+        if solved is None:
+            return self._rejected(theta, info)
         delta, predicted = solved
+        info["step_norm"] = float(np.linalg.norm(delta))
         new = problem.retract(theta, delta)
         actual = problem.decrease(theta, trial.latent, new)
         noise = _NOISE * trial.upper
@@ -92,14 +90,18 @@ class LevenbergMarquardtStep:
         # (But not if only the damping of steps that failed has made the step so small.)
         polishing = predicted <= noise and actual >= -noise and not self._has_failed
         if not (actual > 0.0 or polishing):  # nan: residuals are not defined there
-            self._grow()
-            return Moved(theta, np.inf, accepted=False, info=info)
+            return self._rejected(theta, info)
         info["decrease"] = actual
-        self._shrink(1.0 if polishing else actual / predicted)
+        self._shrink(1.0 if predicted <= noise else min(actual / predicted, 1.0))
         # A decrease that fell short of the prediction says little about the distance
         # to the minimum; hence the larger of the two.
         change = max(actual, predicted) / max(trial.upper, np.finfo(float).tiny)
         return Moved(new, change, info=info)
+
+    def _rejected(self, theta: Array, info: dict[str, float]) -> Moved:
+        self.damping *= self._growth
+        self._growth *= 2.0
+        return Moved(theta, np.inf, accepted=False, info=info)
 
     @property
     def _has_failed(self) -> bool:
@@ -111,15 +113,26 @@ class LevenbergMarquardtStep:
     ) -> NormalSystem:
         if self._system is None or self._latent is not trial.latent:
             self._system = problem.normal_system(theta, trial.latent)
-            self._latent = trial.latent
+            self._latent, self._solution = trial.latent, None
         return self._system
+
+    def _solved(
+        self, problem: LeastSquaresProblem, theta: Array, trial: Trial
+    ) -> tuple[Array, float] | None:
+        """Step and predicted decrease; None if there is no finite one."""
+        system = self._linearized(problem, theta, trial)
+        if self._solution is None or self._solution[0] != self.damping:
+            solved = system.damped_step(self.damping)
+            if solved is not None:
+                with np.errstate(over="ignore"):
+                    norm = float(np.linalg.norm(solved[0]))
+                if not np.isfinite([norm, solved[1]]).all():
+                    solved = None
+            self._solution = self.damping, solved
+        return self._solution[1]
 
     def _restart(self) -> None:
         self.damping, self._growth = self.initial_damping, _FIRST_GROWTH
-
-    def _grow(self) -> None:
-        self.damping *= self._growth
-        self._growth *= 2.0
 
     def _shrink(self, quality: float) -> None:
         factor = max(1.0 / self.max_shrink, 1.0 - (2.0 * quality - 1.0) ** 3)
