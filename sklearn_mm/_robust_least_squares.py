@@ -188,8 +188,8 @@ def robust_least_squares(
     callback : callable, default=None
         Called after every iteration as ``callback(intermediate_result=...)`` if that is
         the name of its parameter, with an `OptimizeResult` that holds ``x``, ``nit``,
-        ``nfev``, ``cost`` and ``upper_bound``, and as ``callback(x)`` otherwise. It
-        ends the run by raising `StopIteration`.
+        ``nfev``, ``cost`` and ``upper_bound``, the bound on which the step was made,
+        and as ``callback(x)`` otherwise. It ends the run by raising `StopIteration`.
 
     verbose : {0, 1, 2}, default=0
         1 prints a line at the end, 2 also one per iteration.
@@ -252,7 +252,7 @@ def robust_least_squares(
     problem = HalfQuadraticProblem(model, kernel, float(tau), np.ones(n_groups))
     if max_nfev is None:
         max_nfev = 100 * x0.size
-    report = _Report(model, callback, verbose)
+    report = _Report(problem, callback, verbose)
     history = History()
     status, x, upper = _minimize(
         problem, x0, criterion, (ftol, xtol, gtol), max_nfev, history, report
@@ -290,7 +290,7 @@ def _checked_start(x0):
 def _named_criterion(criterion, eta, eta_prime, rho):
     if criterion == "graduated":
         return Graduated(n_iter_per_level=_ROUNDS_PER_LEVEL)
-    if criterion == "joint":
+    if criterion in ("joint", Joint()):
         return Joint()
     return resolve_criterion(
         criterion, eta=eta, eta_prime=eta_prime, rho=rho, fixed_effort=_EXACT
@@ -408,11 +408,12 @@ def _result(problem, x, status, upper, history):
 class _Report(Monitor):
     """Prints, calls back, and tests xtol and gtol once `tolerances` are set."""
 
-    def __init__(self, model, callback, verbose):
-        self.model = model
+    def __init__(self, problem, callback, verbose):
+        self.model = problem.model
         self.tolerances = None
         self.to_x = _same  # from theta of the loop to the user's x
         self.reason = _CALLBACK
+        self._problem = problem
         self._callback = callback
         self._verbose = verbose
         self._nit = 0
@@ -447,7 +448,7 @@ class _Report(Monitor):
                         x=x.copy(),
                         nit=self._nit,
                         nfev=self.model.n_fun,
-                        cost=record["lower_bound"],
+                        cost=self._problem.objective(x),
                         upper_bound=record["upper_bound"],
                     )
                 )

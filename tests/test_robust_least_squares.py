@@ -394,6 +394,7 @@ def test_callback(method):
     assert result.status == -2 and result.nit == 4 and not result.success
     assert [r.nit for r in seen] == [1, 2, 3, 4]
     np.testing.assert_array_equal(seen[-1].x, result.x)
+    assert seen[-1].cost == result.cost
     assert all(r.cost <= r.upper_bound for r in seen)
 
     iterates = []
@@ -546,3 +547,11 @@ def test_arguments_are_not_changed():
     copy = x0.copy()
     robust_least_squares(exponential, x0, kwargs={"t": t, "y": y}, tau=0.3)
     np.testing.assert_array_equal(x0, copy)
+
+
+def test_joint_is_not_for_linear_regression():
+    from sklearn_mm import HalfQuadraticRobustRegressor
+
+    model = HalfQuadraticRobustRegressor(criterion=Joint())
+    with pytest.raises(ValueError, match="for robust_least_squares only"):
+        model.fit(np.eye(5), np.arange(5.0))
