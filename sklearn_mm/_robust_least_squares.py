@@ -266,6 +266,14 @@ def robust_least_squares(
             ConvergenceWarning,
             stacklevel=2,
         )
+    if not np.any(result.weights > 0):
+        warnings.warn(
+            f"All residuals at the solution are so large beside tau={tau:g} that their "
+            "weights are zero: x is stationary, but fits nothing. Increase tau, or "
+            "start closer to the solution.",
+            ConvergenceWarning,
+            stacklevel=2,
+        )
     if verbose:
         print(
             f"{result.message} Iterations {result.nit}, function evaluations "

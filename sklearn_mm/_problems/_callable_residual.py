@@ -34,6 +34,10 @@ _DIFFERENCE = {
 }
 
 
+def _same(x: Array, y: Array) -> bool:
+    return x is y or np.array_equal(x, y)
+
+
 class CallableResidual:
     """Residual vectors r_i(theta) of a user's function.
 
@@ -81,12 +85,13 @@ class CallableResidual:
 
     def residual(self, theta: Array) -> Array:
         """Residual vectors, shape (n, residual_dim)."""
-        for known, value in self._values:
-            if known is theta or np.array_equal(known, theta):
-                return value
+        # The two used last are kept: the current theta and the one being tried.
+        for entry in self._values:
+            if _same(entry[0], theta):
+                self._values = [*(e for e in self._values if e is not entry), entry]
+                return entry[1]
         self.n_fun += 1
         value = self._evaluate(theta)
-        # Two are kept: the current theta and the one being tried.
         self._values = [*self._values[-1:], (theta, value)]
         return value
 
@@ -143,7 +148,7 @@ class CallableResidual:
 
     def jacobian(self, theta: Array) -> Any:
         """Dense or sparse matrix, or two arrays of blocks if there is a structure."""
-        if self._slopes is not None and self._slopes[0] is theta:
+        if self._slopes is not None and _same(self._slopes[0], theta):
             return self._slopes[1]
         self.n_jac += 1
         if callable(self._jac):
@@ -158,7 +163,8 @@ class CallableResidual:
     # Checks.
 
     def _evaluate(self, theta: Array) -> Array:
-        value = np.atleast_1d(np.asarray(self._fun(theta), dtype=np.float64))
+        # A copy: the function may return the same buffer every time.
+        value = np.atleast_1d(np.array(self._fun(theta), dtype=np.float64))
         if value.ndim != 1:
             raise ValueError(
                 f"fun must return a one-dimensional array, got shape {value.shape}."
