@@ -14,7 +14,31 @@ a synthetic scene is made. Observations of points behind their camera are droppe
 a warning that counts them. `--compare` runs all methods; `--plot` draws the robust cost
 over the iterations, and the point cloud before and after.
 
-TABLE
+Robust cost J after 100 iterations of the three BAL scenes that the tests know, metric
+(intrinsics fixed), smooth truncated quadratic kernel::
+
+    python examples/bundle_adjustment.py FILE --compare --quiet --tau TAU
+
+=============  ===  =======  ========  =========  =======  =======  ============
+scene          tau     IRLS  joint HQ  graduated   SuDeMM   ReGeMM  ReGeMM (1/4)
+=============  ===  =======  ========  =========  =======  =======  ============
+Ladybug-49     1     4117.0    2190.3     2079.4   3542.3   2098.3        2077.2
+Ladybug-49     0.5   1362.2     890.2      834.1   1300.3    832.8         825.2
+Trafalgar-21   1     6151.1    4674.4     4482.8   5691.6   4534.0        4486.8
+Trafalgar-21   0.5   1816.4    1409.5     1288.7   1762.4   1326.2        1308.1
+Dubrovnik-16   1    16136.6   12765.9    12272.3  15433.8  12374.6       12250.2
+Dubrovnik-16   0.5   4716.9    3661.7     3405.4   4570.7   3456.0        3384.7
+=============  ===  =======  ========  =========  =======  =======  ============
+
+The last column is with ``--eta 0.25 --eta-prime 0.5``: looser weights for longer, which
+end lower and take longer to get there (Ladybug-49, tau 1, after 20 iterations: 2155
+instead of 2137, where the graduated scheme is at 3028). A graduated scheme with 4
+instead of 8 rounds a level (``criteria.Graduated()``) ends at 2084.8, 838.1, 4488.7,
+1301.1, 12389.9 and 3435.5. About two in five steps of the joint scheme are rejected;
+other initial dampings did not help it.
+
+With ``--pixel-distortion`` Trafalgar-21 at tau 1 starts at 6078.2 and ends at 3475.1
+(ReGeMM), 3437.3 (1/4) and, with ``--eta 0.1 --eta-prime 0.3``, 3425.6; graduated 3441.6.
 """
 
 from __future__ import annotations
