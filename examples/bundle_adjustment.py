@@ -38,7 +38,8 @@ instead of 8 rounds a level (``criteria.Graduated()``) ends at 2084.8, 838.1, 44
 other initial dampings did not help it.
 
 With ``--pixel-distortion`` Trafalgar-21 at tau 1 starts at 6078.2 and ends at 3475.1
-(ReGeMM), 3437.3 (1/4) and, with ``--eta 0.1 --eta-prime 0.3``, 3425.6; graduated 3441.6.
+(ReGeMM), 3437.3 (1/4) and, with ``--eta 0.1 --eta-prime 0.3``, 3425.6; the graduated
+scheme ends at 3441.6.
 """
 
 from __future__ import annotations

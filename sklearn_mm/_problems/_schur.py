@@ -185,7 +185,8 @@ class SchurSystem:
         plan = self._plan
         _, q, p = Z.shape
         blocks = np.zeros((len(plan.rows), p, p))
-        blocks[plan.rows == plan.columns] = U.transpose(2, 0, 1)[np.unique(plan.first)]
+        diagonal = plan.rows == plan.columns
+        blocks[diagonal] = U.transpose(2, 0, 1)[plan.rows[diagonal]]
         gathered = np.empty((2, min(_BATCH_PAIRS, len(plan.batches[0].left)), q, p))
         for batch in plan.batches:
             size = len(batch.left)
