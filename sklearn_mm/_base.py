@@ -10,7 +10,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from sklearn_mm._core._loop import Status
 from sklearn_mm._core._protocols import Monitor
-from sklearn_mm.criteria import Fixed, RelaxedGeneralized, SufficientDescent
+from sklearn_mm.criteria import Fixed, Joint, RelaxedGeneralized, SufficientDescent
 
 try:  # scikit-learn >= 1.9; the only place in the package that knows
     from sklearn.callback import CallbackSupportMixin
@@ -42,6 +42,8 @@ def resolve_criterion(criterion, *, eta, eta_prime, rho, fixed_effort):
         return SufficientDescent(rho)
     if criterion == "fixed" or criterion == Fixed():
         return Fixed(fixed_effort)
+    if isinstance(criterion, Joint):
+        raise ValueError("criterion=Joint() is for robust_least_squares only.")
     return criterion
 
 

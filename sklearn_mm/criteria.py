@@ -9,6 +9,7 @@ the objective. Before theta is moved on the upper bound, the criterion has to ho
 `SufficientDescent`       upper - lower <= rho * (decrease of the next step)
 `Fixed`                   a given effort, whatever the bounds say
 `Graduated`               an effort that grows with the iterations (a baseline)
+`Joint`                   none: latents move together with theta (a baseline)
 ========================  =====================================================
 
 To try one of your own, derive from `Criterion`, define ``satisfied`` and pass the
@@ -31,6 +32,7 @@ __all__ = [
     "Criterion",
     "Fixed",
     "Graduated",
+    "Joint",
     "RelaxedGeneralized",
     "SufficientDescent",
 ]
@@ -213,3 +215,27 @@ class Graduated(Criterion):
         """Theta hardly moved, on the last level."""
         last = self.level(memory.iteration) == self.n_levels
         return last and super().converged(trial, moved, memory, tol)
+
+
+@dataclass(frozen=True)
+class Joint(Criterion):
+    """Joint half-quadratic minimisation: weights are moved together with theta.
+
+    Not a criterion in the sense of the others, but the baseline to compare them with:
+    nothing is inferred. The weights, written as squares and started at one, are
+    unknowns beside theta, and are eliminated from each linear system. For
+    :func:`sklearn_mm.robust_least_squares` only, and for kernels whose penalty is
+    smooth at a weight of one (neither "huber" nor "quadratic").
+
+    References
+    ----------
+    C. Zach, "Robust Bundle Adjustment Revisited", ECCV 2014.
+    """
+
+    def satisfied(self, trial: Trial, memory: Memory) -> bool:
+        """Always: there is nothing to infer."""
+        return True
+
+    def prescribe(self, memory: Memory) -> float:
+        """No effort is made."""
+        return 0.0

@@ -47,6 +47,8 @@ _HUGE = 1e300
 # Weights below the smallest normal number are replaced by it inside logarithms and
 # reciprocals, so that penalty(0) is huge instead of a division by zero.
 _TINY = np.finfo(np.float64).tiny
+# Relative step of central differences: the cube root of the machine precision.
+_SLOPE_STEP = 6e-6
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,12 @@ class Kernel:
     def penalty(self, u: ArrayLike) -> Array:
         """Convex penalty of confidence weights, zero at ``u = 1``."""
         raise NotImplementedError
+
+    def penalty_slope(self, u: ArrayLike) -> Array:
+        """Derivative of the penalty, by central differences unless overridden."""
+        u = np.asarray(u, dtype=float)
+        h = _SLOPE_STEP * u
+        return (self.penalty(u + h) - self.penalty(u - h)) / np.maximum(2 * h, _TINY)
 
     def upper_bound(self, z: ArrayLike, u: ArrayLike) -> Array:
         """Half-quadratic bound ``u * z / 2 + penalty(u)``, at least ``loss(z)``."""
@@ -135,6 +143,9 @@ class SmoothTruncatedQuadratic(Kernel):
     def penalty(self, u: ArrayLike) -> Array:
         return np.square(np.subtract(u, 1.0)) / 4
 
+    def penalty_slope(self, u: ArrayLike) -> Array:
+        return np.subtract(u, 1.0) / 2
+
 
 @dataclass(frozen=True)
 class GemanMcClure(Kernel):
@@ -153,6 +164,9 @@ class GemanMcClure(Kernel):
     def penalty(self, u: ArrayLike) -> Array:
         return np.square(np.sqrt(u) - 1.0) / 2
 
+    def penalty_slope(self, u: ArrayLike) -> Array:
+        return (1.0 - 1.0 / np.sqrt(np.maximum(u, _TINY))) / 2
+
 
 @dataclass(frozen=True)
 class Welsch(Kernel):
@@ -168,6 +182,9 @@ class Welsch(Kernel):
 
     def penalty(self, u: ArrayLike) -> Array:
         return np.asarray((1.0 - np.asarray(u) + xlogy(u, u)) / 2)
+
+    def penalty_slope(self, u: ArrayLike) -> Array:
+        return np.log(np.maximum(u, _TINY)) / 2
 
 
 @dataclass(frozen=True)
@@ -185,6 +202,9 @@ class Cauchy(Kernel):
     def penalty(self, u: ArrayLike) -> Array:
         u = np.maximum(u, _TINY)
         return (u - 1.0 - np.log(u)) / 2
+
+    def penalty_slope(self, u: ArrayLike) -> Array:
+        return (1.0 - 1.0 / np.maximum(u, _TINY)) / 2
 
 
 @dataclass(frozen=True)
@@ -204,6 +224,9 @@ class Tukey(Kernel):
         # 1/6 - u/2 + u**1.5/3, factored with v = sqrt(u): exact zero at u = 1.
         v = np.sqrt(u)
         return np.square(1.0 - v) * (1.0 + 2.0 * v) / 6
+
+    def penalty_slope(self, u: ArrayLike) -> Array:
+        return (np.sqrt(u) - 1.0) / 2
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+ROOT = Path(__file__).resolve().parents[1]
+EXAMPLES = ROOT / "examples"
 GALLERY = ["quickstart.py", *(p.name for p in sorted(EXAMPLES.glob("plot_*.py")))]
 
 
@@ -16,7 +17,7 @@ def run(script, *args, **environment):
         [sys.executable, str(EXAMPLES / script), *args],
         capture_output=True,
         text=True,
-        env={**os.environ, "MPLBACKEND": "Agg", **environment},
+        env={**os.environ, "MPLBACKEND": "Agg", "PYTHONPATH": str(ROOT), **environment},
         timeout=300,
     )
     assert done.returncode == 0, done.stderr

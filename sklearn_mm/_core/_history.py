@@ -41,10 +41,11 @@ class History:
         return {name: column[-1] for name, column in self._columns.items()}
 
     def __len__(self) -> int:
-        return len(self._columns["upper_bound"])
+        return len(self._columns.get("upper_bound", ()))
 
     def to_bunch(self) -> Bunch:
         """Arrays by name, the gap among them."""
         columns = {name: np.asarray(column) for name, column in self._columns.items()}
-        columns["gap"] = columns["upper_bound"] - columns["lower_bound"]
+        if columns:
+            columns["gap"] = columns["upper_bound"] - columns["lower_bound"]
         return Bunch(**columns)

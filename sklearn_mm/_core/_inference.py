@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -49,20 +49,22 @@ def _trial(
 class EffortBisection:
     """Search effort in [0, 1] for the loosest bound that the criterion accepts.
 
-    The search is geometric and starts near the effort of the previous round. Effort 1
+    The search is geometric in the slack sigma**2 - 1, where sigma = 1/effort, which is
+    natural at either end, and starts near the effort of the previous round. Effort 1
     (exact latents) is accepted whatever the criterion says, since nothing can be
     tighter; effort 0 is taken when even that is tighter than the criterion cares for.
+    After a rejected step the latents stay as they are.
     """
 
     criterion: Criterion
     effort: float = 1.0
-    factor: float = 4.0  # of the first search for a bracket
     # The first guess shrinks 1 - effort**2 by this factor. Latents deviate from exact
     # ones in proportion to it, and the gap with its square, which ReGeMM reduces by a
     # factor between 1 - eta_prime and 1 - eta: 0.61**2 lies in the middle.
     contraction: float = 0.61
-    resolution: float = 1e-3  # in log(effort), where the search gives up
+    resolution: float = 1e-4  # of effort, where the search gives up
     floor: float = 1e-8  # efforts below are tried as 0
+    _last: Inferred | None = None
 
     def __call__(
         self,
@@ -72,6 +74,10 @@ class EffortBisection:
         memory: Memory,
         step: Step,
     ) -> Inferred:
+        prescribed = self.criterion.prescribe(memory)
+        last = self._last
+        if memory.rejected and last and prescribed in (None, last.trial.effort):
+            return replace(last, work=0.0)
         latent = problem.start(rows)
         n_trials = 0
 
@@ -82,7 +88,6 @@ class EffortBisection:
             bounds = problem.evaluate(theta, latent)
             return _trial(problem, theta, latent, bounds, effort, step)
 
-        prescribed = self.criterion.prescribe(memory)
         guess = math.sqrt(1.0 - self.contraction * (1.0 - self.effort**2))
         trial = attempt(guess if prescribed is None else prescribed)
         if prescribed is None:
@@ -90,7 +95,8 @@ class EffortBisection:
             # A round of zero effort says nothing about the next one's.
             self.effort = trial.effort or self.effort
         satisfied = self.criterion.satisfied(trial, memory)
-        return Inferred(trial, satisfied, float(n_trials))
+        self._last = Inferred(trial, satisfied, float(n_trials), prescribed is not None)
+        return self._last
 
     def _search(
         self, attempt: Callable[[float], Trial], trial: Trial, memory: Memory
@@ -116,13 +122,31 @@ class EffortBisection:
     ) -> Trial:
         """The next trial, or `tight` itself when the bracket cannot be narrowed."""
         if tight is None:  # not satisfied yet: tighten towards exact latents
-            return attempt(min(1.0, loose * self.factor) if loose else 1.0)
-        if loose == 0.0:  # satisfied all the way: loosen
-            lower = tight.effort / self.factor
-            return attempt(lower if lower > self.floor else 0.0)
+            slack = _slack(loose) / _TIGHTEN if loose else 0.0
+            return attempt(_effort(slack) if slack > self.resolution else 1.0)
+        if loose == 0.0:  # satisfied all the way: loosen, in strides where far out
+            slack = max(_slack(tight.effort), self.resolution)
+            effort = _effort(slack * (_LOOSEN if slack < 1.0 else _LOOSEN_FAR))
+            return attempt(effort if effort > self.floor else 0.0)
         if math.log(tight.effort / loose) < self.resolution:
             return tight
-        return attempt(math.sqrt(tight.effort * loose))
+        if tight.effort == 1.0:  # its slack of zero has no logarithm
+            return attempt(_effort(_slack(loose) / _TIGHTEN))
+        return attempt(_effort(math.sqrt(_slack(tight.effort) * _slack(loose))))
+
+
+# Factors of the slack in the search for a bracket.
+_TIGHTEN, _LOOSEN, _LOOSEN_FAR = 4.0, 2.0, 16.0
+
+
+def _slack(effort: float) -> float:
+    """The slack sigma**2 - 1 of an effort 1/sigma in (0, 1]."""
+    return (1.0 - effort) * (1.0 + effort) / effort**2
+
+
+def _effort(slack: float) -> float:
+    """The effort of a slack."""
+    return 1.0 / math.sqrt(1.0 + slack)
 
 
 @dataclass

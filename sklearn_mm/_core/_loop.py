@@ -64,7 +64,6 @@ def minimize(
     (Algorithms 1 to 3 of the paper, and 4 with a restarting inference).
     """
     monitor = Monitor() if monitor is None else monitor
-    rejected = 0
     for epoch in range(max_iter):
         monitor.begin()
         converged = True
@@ -76,12 +75,11 @@ def minimize(
                 inferred.trial, moved, memory, tol
             )
             memory = memory.after(inferred.trial, moved.accepted)
-            rejected = 0 if moved.accepted else rejected + 1
             theta = moved.theta
         if monitor.end(theta, history.last()):
             return Result(theta, epoch + 1, Status.STOPPED, memory)
         if converged:
             return Result(theta, epoch + 1, Status.CONVERGED, memory)
-        if rejected > max_rejected:
+        if memory.rejected > max_rejected:
             return Result(theta, epoch + 1, Status.STALLED, memory)
     return Result(theta, max_iter, Status.MAX_ITER, memory)

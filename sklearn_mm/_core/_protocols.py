@@ -54,6 +54,7 @@ class Trial:
     effort: float
     latent: Any = None
     _decrease: Callable[[], float] | None = None
+    _known_decrease: float | None = None
 
     @property
     def upper(self) -> float:
@@ -74,9 +75,11 @@ class Trial:
     def decrease(self) -> float:
         """Decrease of the upper bound that the next step guarantees.
 
-        Computed when asked for: it may cost a linear solve.
+        Computed when first asked for: it may cost a linear solve.
         """
-        return 0.0 if self._decrease is None else self._decrease()
+        if self._known_decrease is None:
+            self._known_decrease = 0.0 if self._decrease is None else self._decrease()
+        return self._known_decrease
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +89,7 @@ class Memory:
     previous_upper: float  # upper bound accepted in the previous round
     first_upper: float  # the one of the start, as a yardstick for "zero"
     iteration: int = 0
+    rejected: int = 0  # steps in a row that were not accepted
 
     @classmethod
     def start(cls, upper: float) -> Memory:
@@ -94,8 +98,12 @@ class Memory:
 
     def after(self, trial: Trial, accepted: bool) -> Memory:
         """Memory for the next round; a rejected step keeps the previous bound."""
-        upper = trial.upper if accepted else self.previous_upper
-        return replace(self, previous_upper=upper, iteration=self.iteration + 1)
+        return replace(
+            self,
+            previous_upper=trial.upper if accepted else self.previous_upper,
+            iteration=self.iteration + 1,
+            rejected=0 if accepted else self.rejected + 1,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +113,7 @@ class Inferred:
     trial: Trial
     satisfied: bool  # False: the cap on effort was reached with the test unmet
     work: float  # effort spent in all, discarded tries included
+    prescribed: bool = False  # the criterion had fixed the effort in advance
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +144,32 @@ class SurrogateProblem(LatentProblem, Protocol):
 
     def minimize_upper(self, theta: Array, latent: Any) -> tuple[Array, float, float]:
         """Minimiser, decrease of the upper bound, and relative size of the move."""
+
+
+class NormalSystem(Protocol):
+    """Linearised least squares, ready to be solved for several dampings."""
+
+    gradient: Array  # of the upper bound
+
+    def damped_step(self, damping: float) -> tuple[Array, float] | None:
+        """Step, and the decrease that the linear model predicts for it.
+
+        The damping is relative to the diagonal of the normal matrix. None if the
+        system cannot be solved.
+        """
+
+
+class LeastSquaresProblem(LatentProblem, Protocol):
+    """A problem whose upper bound is a sum of squares of nonlinear residuals."""
+
+    def normal_system(self, theta: Array, latent: Any) -> NormalSystem:
+        """The upper bound's Gauss-Newton model at theta."""
+
+    def retract(self, theta: Array, delta: Array) -> Array:
+        """Theta moved by a step."""
+
+    def decrease(self, theta: Array, latent: Any, new: Array) -> float:
+        """Decrease of the upper bound from theta to new; nan if there is none."""
 
 
 class Criterion(Protocol):

@@ -16,11 +16,11 @@ effort is 1/sigma. J is cheap here and serves as the lower bound, as in the pape
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
-from sklearn_mm._core._protocols import ALL_ROWS, Array, Bounds, Rows
+from sklearn_mm._core._protocols import ALL_ROWS, Array, Bounds, NormalSystem, Rows
 from sklearn_mm.kernels import Kernel
 
 # Squares of residuals are clipped here, so that 0 * z stays zero for every z.
@@ -38,6 +38,10 @@ class ResidualModel(Protocol):
     def penalty(self, theta: Array) -> float:
         """The part of the objective that depends on theta alone."""
 
+
+class LinearModel(ResidualModel, Protocol):
+    """Residuals that are linear in theta."""
+
     def minimize(
         self, theta: Array, weights: Array, relaxation: float = 1.0
     ) -> tuple[Array, float]:
@@ -46,6 +50,16 @@ class ResidualModel(Protocol):
         A relaxation f in (0, 2) goes f times as far as the minimiser, which leaves
         f (2 - f) of the decrease.
         """
+
+
+class NonlinearModel(ResidualModel, Protocol):
+    """Residuals that can be linearised; the penalty is zero."""
+
+    def normal_system(self, theta: Array, weight: Array) -> NormalSystem:
+        """Gauss-Newton model of sum_i weight_i ||r_i||**2 / 2."""
+
+    def retract(self, theta: Array, delta: Array) -> Array:
+        """Theta moved by delta."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +78,7 @@ class Confidence:
 class HalfQuadraticProblem:
     """Robust fit of a residual model; the total weight makes changes relative."""
 
-    model: ResidualModel
+    model: Any  # a LinearModel or a NonlinearModel
     kernel: Kernel
     tau: float
     sample_weight: Array
@@ -125,6 +139,25 @@ class HalfQuadraticProblem:
         if not curvature > bound / _MAX_RELAXATION:
             return 1.0  # far from a minimum, or a kernel for which this is no guide
         return bound / curvature
+
+    def normal_system(self, theta: Array, latent: Confidence) -> NormalSystem:
+        """Gauss-Newton model of the upper bound."""
+        assert latent.u is not None
+        return self.model.normal_system(theta, self.sample_weight * latent.u)
+
+    def retract(self, theta: Array, delta: Array) -> Array:
+        """Theta moved by delta, in the manner of the model."""
+        return self.model.retract(theta, delta)
+
+    def decrease(self, theta: Array, latent: Confidence, new: Array) -> float:
+        """Decrease of the upper bound, its weights held fixed.
+
+        Summed over differences: near the minimum the two bounds agree to more digits
+        than their difference has.
+        """
+        assert latent.z is not None and latent.u is not None
+        differences = latent.u * (latent.z - self.z(new))
+        return 0.5 * self.tau**2 * float(self.sample_weight @ differences)
 
     def objective(self, theta: Array) -> float:
         """The robust objective J itself."""

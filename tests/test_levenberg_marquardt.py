@@ -1,0 +1,240 @@
+"""The damped step: acceptance, damping, and what a rejection leaves alone."""
+
+import numpy as np
+import pytest
+
+from sklearn_mm import robust_least_squares
+from sklearn_mm._core._history import History
+from sklearn_mm._core._inference import EffortBisection
+from sklearn_mm._core._levenberg_marquardt import LevenbergMarquardtStep
+from sklearn_mm._core._loop import minimize
+from sklearn_mm._core._protocols import ALL_ROWS, Memory
+from sklearn_mm._problems._callable_residual import CallableResidual
+from sklearn_mm._problems._half_quadratic import HalfQuadraticProblem
+from sklearn_mm._problems._lifted import LiftedProblem
+from sklearn_mm.criteria import Fixed, Graduated, RelaxedGeneralized
+from sklearn_mm.kernels import KERNELS, get_kernel
+
+LIFTABLE = sorted(set(KERNELS) - {"huber", "quadratic"})
+
+
+def exponential(seed=0, n=40, outliers=8):
+    rng = np.random.default_rng(seed)
+    t = np.linspace(0, 4, n)
+    y = 2.5 * np.exp(-1.3 * t) + 0.5 + 0.02 * rng.normal(size=n)
+    y[rng.permutation(n)[:outliers]] += rng.uniform(1, 3, outliers)
+    return lambda x: x[0] * np.exp(-x[1] * t) + x[2] - y
+
+
+def make_problem(kernel="smooth_truncated_quadratic", tau=0.3, fun=None, dim=1):
+    fun = exponential() if fun is None else fun
+    model = CallableResidual(fun, "3-point", dim)
+    n = len(model.residual(np.array([1.0, 1.0, 0.0])))
+    return HalfQuadraticProblem(model, get_kernel(kernel), tau, np.ones(n))
+
+
+START = np.array([1.0, 1.0, 0.0])
+
+
+@pytest.mark.parametrize("kernel", sorted(KERNELS))
+@pytest.mark.parametrize("effort", [0.3, 1.0])
+def test_gradient_of_the_upper_bound(kernel, effort):
+    problem = make_problem(kernel)
+    latent = problem.infer(START, problem.start(ALL_ROWS), effort)
+    gradient = problem.normal_system(START, latent).gradient
+    for k, h in enumerate(1e-6 * np.eye(3)):
+        slope = problem.decrease(START - h, _at(problem, START - h, latent), START + h)
+        np.testing.assert_allclose(gradient[k], -slope / 2e-6, rtol=1e-5, atol=1e-7)
+
+
+def _at(problem, theta, latent):
+    """The same weights, seen from another theta."""
+    from dataclasses import replace
+
+    return replace(latent, theta=theta, z=problem.z(theta))
+
+
+@pytest.mark.parametrize("damping", [1e-6, 1e-2, 1.0])
+@pytest.mark.parametrize("sparse", [False, True])
+def test_predicted_decrease_is_that_of_the_linear_model(damping, sparse):
+    import scipy.sparse
+
+    rng = np.random.default_rng(0)
+    J, r, w = rng.normal(size=(9, 3)), rng.normal(size=9), rng.uniform(size=9)
+    matrix = scipy.sparse.csr_array(J) if sparse else J
+    model = CallableResidual(lambda x: r + J @ x, lambda x: matrix)
+    system = model.normal_system(np.zeros(3), w)
+    delta, predicted = system.damped_step(damping)
+    H = J.T @ (w[:, None] * J)
+    expected = -np.linalg.solve(H + damping * np.diag(np.diag(H)), J.T @ (w * r))
+    np.testing.assert_allclose(delta, expected, rtol=1e-9)
+    moved = r + J @ delta
+    np.testing.assert_allclose(predicted, w @ (r**2 - moved**2) / 2, rtol=1e-9)
+
+
+def test_steps_do_not_depend_on_units():
+    units = np.array([1e-6, 1e5, 1.0])
+    fun = exponential()
+    plain = make_problem(fun=fun)
+    latent = plain.infer(START, plain.start(ALL_ROWS), 0.5)
+    one, _ = plain.normal_system(START, latent).damped_step(0.1)
+    model = plain.model
+    J = model.jacobian(START)
+    scaled = CallableResidual(lambda x: fun(x * units), lambda x: J * units)
+    scaled.residual(START / units)
+    two, _ = scaled.normal_system(START / units, latent.u).damped_step(0.1)
+    np.testing.assert_allclose(two * units, one, rtol=1e-6)
+
+
+def test_a_rejected_step_changes_nothing_but_the_damping():
+    """Theta, latents, the previous bound: all as before, and no new inference."""
+    calls = []
+
+    class Spy(LevenbergMarquardtStep):
+        def __call__(self, problem, theta, inferred):
+            moved = super().__call__(problem, theta, inferred)
+            calls.append((theta, inferred, moved, self.damping))
+            return moved
+
+    # A start and a damping from which the first steps overshoot.
+    problem = make_problem(fun=lambda x: np.arctan(x - 0.3) * np.ones(3), tau=10.0)
+    step = Spy(initial_damping=1e-8)
+    history = History()
+    start = np.array([6.0, -7.0, 5.0])
+    minimize(
+        problem,
+        start,
+        inference=EffortBisection(RelaxedGeneralized(), effort=0.0),
+        step=step,
+        memory=Memory.start(problem.upper_at(start, 0.0)),
+        history=history,
+        max_iter=60,
+        tol=1e-10,
+        max_rejected=50,
+    )
+    rejections = [i for i, (*_, moved, _) in enumerate(calls) if not moved.accepted]
+    assert rejections
+    columns = history.to_bunch()
+    for i in rejections:
+        theta, inferred, moved, damping = calls[i]
+        assert moved.theta is theta
+        following = calls[i + 1]
+        assert following[0] is theta
+        assert following[1].trial is inferred.trial
+        assert columns.previous_upper[i + 1] == columns.previous_upper[i]
+        assert columns.work[i + 1] == 0.0
+        assert damping > columns.damping[i]
+
+
+def test_damping_starts_again_at_each_level():
+    history = robust_least_squares(
+        exponential(),
+        START,
+        "3-point",
+        tau=0.1,
+        criterion=Graduated(3, 4),
+        ftol=0,
+        xtol=0,
+        gtol=0,
+        max_nfev=14,
+    ).history
+    initial = LevenbergMarquardtStep().damping
+    levels = np.flatnonzero(np.diff(history.effort, prepend=-1.0))
+    assert len(levels) == 4
+    np.testing.assert_array_equal(history.damping[levels], initial)
+    assert (history.damping[levels[1:] - 1] != initial).all()
+
+
+def test_stationary_theta_is_accepted_and_the_bound_tightened():
+    """At the minimiser of an upper bound no decrease is possible; the run goes on."""
+    problem = make_problem(fun=lambda x: np.r_[x, x - 1.0], tau=0.5)
+    start = np.full(3, 0.5)  # minimises the bound for any equal weights
+    result = minimize(
+        problem,
+        start,
+        inference=EffortBisection(RelaxedGeneralized(), effort=0.0),
+        step=LevenbergMarquardtStep(),
+        memory=Memory.start(problem.upper_at(start, 0.0)),
+        history=(history := History()),
+        max_iter=100,
+        tol=1e-6,
+    )
+    assert result.status.name == "CONVERGED"
+    columns = history.to_bunch()
+    assert columns.accepted.all()
+    assert columns.gap[-1] <= 1e-5 * columns.lower_bound[-1]
+
+
+def test_singular_systems_are_damped_not_fatal():
+    result = robust_least_squares(
+        lambda x: np.array([x[0] + x[1] - 1.0, 2 * (x[0] + x[1]) - 2.0]),
+        [5.0, 5.0],
+        kernel="quadratic",
+        criterion=Fixed(),
+    )
+    assert result.cost < 1e-15
+
+
+# Joint minimisation over theta and weights.
+
+
+@pytest.mark.parametrize("kernel", LIFTABLE)
+@pytest.mark.parametrize("dim", [1, 2])
+def test_lifted_gradient(kernel, dim):
+    lifted = LiftedProblem(make_problem(kernel, dim=dim))
+    rng = np.random.default_rng(0)
+    n = 40 // dim
+    theta = np.r_[START, rng.uniform(0.3, 1.2, n)]
+    gradient = lifted.normal_system(theta, None).gradient
+    for k in [0, 1, 2, 5, 11]:
+        h = np.zeros_like(theta)
+        h[k] = 1e-6
+        slope = (lifted.upper(theta + h) - lifted.upper(theta - h)) / 2e-6
+        np.testing.assert_allclose(gradient[k], slope, rtol=2e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("kernel", LIFTABLE)
+@pytest.mark.parametrize("dim", [1, 2])
+def test_lifted_step_solves_the_full_system(kernel, dim):
+    """Elimination of the weights against Gauss-Newton on the lifted residuals."""
+    problem = make_problem(kernel, dim=dim)
+    lifted = LiftedProblem(problem)
+    model, tau = problem.model, problem.tau
+    rng = np.random.default_rng(1)
+    n = 40 // dim
+    v = rng.uniform(0.3, 1.2, n)
+    damping = 0.05
+    delta, predicted = lifted.normal_system(np.r_[START, v], None).damped_step(damping)
+
+    def gamma(v):
+        kappa = problem.kernel.penalty(v**2)
+        return tau * np.sign(v**2 - 1) * np.sqrt(2 * kappa)
+
+    r, J = model.residual(START), model.jacobian(START)
+    G = np.zeros((n * dim + n, 3 + n))
+    G[: n * dim, :3] = np.repeat(v, dim)[:, None] * J
+    G[np.arange(n * dim), 3 + np.repeat(np.arange(n), dim)] = r.ravel()
+    G[n * dim :, 3:] = np.diag((gamma(v + 1e-6) - gamma(v - 1e-6)) / 2e-6)
+    full = np.r_[(v[:, None] * r).ravel(), gamma(v)]
+    H = G.T @ G
+    # Theta is damped relative to the system that is left after the elimination.
+    s = (1 + damping) * np.diag(H)[3:]
+    reduced = H[:3, :3] - H[:3, 3:] @ (H[3:, :3] / s[:, None])
+    added = damping * np.r_[np.diag(reduced), np.diag(H)[3:]]
+    expected = -np.linalg.solve(H + np.diag(added), G.T @ full)
+    np.testing.assert_allclose(delta, expected, rtol=1e-4, atol=1e-7)
+    decrease = (np.sum(full**2) - np.sum((full + G @ expected) ** 2)) / 2
+    np.testing.assert_allclose(predicted, decrease, rtol=1e-4)
+
+
+@pytest.mark.parametrize("kernel", sorted(KERNELS))
+def test_penalty_slope(kernel):
+    kernel = get_kernel(kernel)
+    u = np.linspace(0.05, 0.95, 10)
+    if kernel.name == "quadratic":
+        pytest.skip("its only weight is one")
+    slope = (kernel.penalty(u + 1e-6) - kernel.penalty(u - 1e-6)) / 2e-6
+    np.testing.assert_allclose(kernel.penalty_slope(u), slope, rtol=1e-6)
+    # The weight minimises u z / 2 + penalty(u), so that slope(weight(z)) = -z / 2.
+    z = np.array([0.1, 0.4, 0.8]) if kernel.name != "huber" else np.array([1.5, 4.0])
+    np.testing.assert_allclose(kernel.penalty_slope(kernel.weight(z)), -z / 2)
