@@ -35,7 +35,7 @@ end lower and take longer to get there (Ladybug-49, tau 1, after 20 iterations: 
 instead of 2137, where the graduated scheme is at 3028). A graduated scheme with 4
 instead of 8 rounds a level (``criteria.Graduated()``) ends at 2084.8, 838.1, 4488.7,
 1301.1, 12389.9 and 3435.5. About two in five steps of the joint scheme are rejected;
-other initial dampings did not help it.
+other dampings, and damping relative to the system before the elimination, did not help.
 
 With ``--pixel-distortion`` Trafalgar-21 at tau 1 starts at 6078.2 and ends at 3475.1
 (ReGeMM), 3437.3 (1/4) and, with ``--eta 0.1 --eta-prime 0.3``, 3425.6; the graduated
