@@ -43,7 +43,10 @@ def resolve_criterion(criterion, *, eta, eta_prime, rho, fixed_effort):
     if criterion == "fixed" or criterion == Fixed():
         return Fixed(fixed_effort)
     if isinstance(criterion, Joint):
-        raise ValueError("criterion=Joint() is for robust_least_squares only.")
+        raise ValueError(
+            "criterion=Joint() is for robust_least_squares only, which takes linear "
+            "residuals as well."
+        )
     return criterion
 
 

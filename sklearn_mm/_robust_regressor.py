@@ -102,7 +102,9 @@ class HalfQuadraticRobustRegressor(
         - "fixed": exact weights, i.e. iteratively reweighted least squares.
 
         Objects of :mod:`sklearn_mm.criteria` allow experiments, among them the
-        graduated baseline.
+        baseline of graduated optimisation. (The other baseline of the paper, joint
+        optimisation of coefficients and weights, is
+        ``robust_least_squares(..., criterion="joint")``.)
 
     scale : "auto" or float, default="auto"
         Standard deviation of the inliers' noise (per output), positive.
@@ -194,6 +196,7 @@ class HalfQuadraticRobustRegressor(
 
     See Also
     --------
+    robust_least_squares : Nonlinear residuals; also joint half-quadratic minimisation.
     sklearn.linear_model.HuberRegressor : Convex loss; not robust to leverage points.
     sklearn.linear_model.RANSACRegressor : Consensus of random subsets.
     sklearn.linear_model.TheilSenRegressor : Median of subset fits.

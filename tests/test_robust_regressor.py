@@ -20,7 +20,7 @@ from sklearn.model_selection import GridSearchCV, KFold
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from sklearn_mm import HalfQuadraticRobustRegressor, criteria
+from sklearn_mm import HalfQuadraticRobustRegressor, criteria, robust_least_squares
 from sklearn_mm._problems import _linear_residual
 from sklearn_mm.kernels import KERNELS, Kernel, get_kernel
 
@@ -454,6 +454,26 @@ def test_graduated_baseline(contaminated):
     model = make(criterion=schedule, init="ols", scale=0.1).fit(X, y)
     assert_array_equal(model.history_.effort[:4], 1 / 128)
     assert_allclose(model.coef_, [1.0, -2.0, 0.5], atol=0.1)
+
+
+def test_joint_baseline(contaminated):
+    # Joint minimisation over coefficients and weights is the nonlinear solver's; it
+    # reaches a stationary point of the same objective.
+    X, y = contaminated
+    design = np.column_stack([X, np.ones(len(y))])
+    start = LinearRegression().fit(X, y)
+    joint = robust_least_squares(
+        lambda b: design @ b - y,
+        np.append(start.coef_, start.intercept_),
+        lambda b: design,
+        tau=8.0,
+        criterion="joint",
+    )
+    ours = make(init="ols", scale=8.0, tuning=1.0).fit(X, y)
+    assert_allclose(joint.cost, ours.history_.lower_bound[-1], rtol=1e-6)
+    assert_allclose(joint.x[:3], ours.coef_, atol=1e-4)
+    with pytest.raises(ValueError, match="is for robust_least_squares"):
+        make(criterion=criteria.Joint()).fit(X, y)
 
 
 def test_criterion_of_ones_own(contaminated):
