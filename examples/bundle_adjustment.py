@@ -161,7 +161,10 @@ def parse(argv):
 def main(argv=None):
     """Read or make a scene, adjust it, report."""
     args = parse(argv)
-    problem = bal.read_bal(args.file) if args.file else bal.synthetic_scene()
+    try:
+        problem = bal.read_bal(args.file) if args.file else bal.synthetic_scene()
+    except (OSError, ValueError) as error:
+        parser.error(str(error))
     if args.pixel_distortion:
         problem = bal.with_pixel_distortion(problem)
     start = bal.Reprojection(problem)
