@@ -164,7 +164,7 @@ def main(argv=None):
     try:
         problem = bal.read_bal(args.file) if args.file else bal.synthetic_scene()
     except (OSError, ValueError) as error:
-        parser.error(str(error))
+        raise SystemExit(f"error: {error}") from None
     if args.pixel_distortion:
         problem = bal.with_pixel_distortion(problem)
     start = bal.Reprojection(problem)
