@@ -1,8 +1,18 @@
 """Truncated inference for models with latent variables, in scikit-learn's manner."""
 
 from sklearn_mm import criteria, kernels
+from sklearn_mm._hebbian import (
+    ContrastiveHebbianClassifier,
+    ContrastiveHebbianRegressor,
+)
 from sklearn_mm._robust_regressor import HalfQuadraticRobustRegressor
 
 __version__ = "0.1.0.dev0"
 
-__all__ = ["HalfQuadraticRobustRegressor", "criteria", "kernels"]
+__all__ = [
+    "ContrastiveHebbianClassifier",
+    "ContrastiveHebbianRegressor",
+    "HalfQuadraticRobustRegressor",
+    "criteria",
+    "kernels",
+]

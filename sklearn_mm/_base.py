@@ -24,7 +24,7 @@ CRITERIA = ("fixed", "regemm", "sudemm")
 CRITERION_METHODS = ("satisfied", "excessive", "prescribe", "converged")
 
 
-def resolve_criterion(criterion, *, eta, eta_prime, rho, fixed_effort):
+def resolve_criterion(criterion, *, eta, eta_prime, rho, fixed_effort, rho_power=0.0):
     """Criterion object of a name, or the object itself."""
     if criterion == "regemm":
         if not eta < eta_prime:
@@ -34,7 +34,7 @@ def resolve_criterion(criterion, *, eta, eta_prime, rho, fixed_effort):
             )
         return RelaxedGeneralized(eta, eta_prime)
     if criterion == "sudemm":
-        return SufficientDescent(rho)
+        return SufficientDescent(rho, rho_power)
     if criterion == "fixed" or criterion == Fixed():
         return Fixed(fixed_effort)
     return criterion

@@ -23,6 +23,7 @@ ECCV 2020: the first is its Eq. 11 (ReGeMM), the second its Eq. 16 (SuDeMM).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from sklearn_mm._core._protocols import Memory, Moved, Trial
 
@@ -59,6 +60,10 @@ class Criterion:
     ...         return trial.gap < 0.05 * trial.lower
     """
 
+    # Whether the criterion compares bounds of one objective from round to round, which
+    # bounds of different mini-batches are not.
+    needs_full_batch: ClassVar[bool] = False
+
     def satisfied(self, trial: Trial, memory: Memory) -> bool:
         """Whether theta may be moved on this trial's upper bound."""
         raise NotImplementedError
@@ -91,6 +96,8 @@ class RelaxedGeneralized(Criterion):
         (eta, 1): meeting the criterion without surpassing it much is what makes
         ReGeMM find better minima of non-convex objectives.
     """
+
+    needs_full_batch: ClassVar[bool] = True
 
     eta: float = 0.5
     eta_prime: float = 0.75

@@ -40,6 +40,10 @@ class History:
         """The row recorded last."""
         return {name: column[-1] for name, column in self._columns.items()}
 
+    def since(self, row: int) -> dict[str, list[float]]:
+        """Columns from a row on."""
+        return {name: column[row:] for name, column in self._columns.items()}
+
     def __len__(self) -> int:
         return len(self._columns["upper_bound"])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -26,6 +27,7 @@ class Status(enum.Enum):
     MAX_ITER = "the maximum number of iterations was reached"
     STOPPED = "a callback asked to stop"
     STALLED = "no step was accepted any more"
+    DIVERGED = "the upper bound is no longer finite"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +67,15 @@ def minimize(
     """
     monitor = Monitor() if monitor is None else monitor
     rejected = 0
+    sound = theta  # the last one whose bound is known to be finite
     for epoch in range(max_iter):
         monitor.begin()
         converged = True
         for rows in batches():
             inferred = inference(problem, theta, rows, memory, step)
+            if not math.isfinite(inferred.trial.upper):
+                return Result(sound, epoch + 1, Status.DIVERGED, memory)
+            sound = theta
             moved = step(problem, theta, inferred)
             history.append(inferred, moved, memory)
             converged &= inference.criterion.converged(

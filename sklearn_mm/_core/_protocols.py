@@ -33,6 +33,7 @@ class Bounds:
     upper: float
     lower: float
     gradient: Array | None = None  # of the upper bound in theta, latent held fixed
+    curvature: float = 1.0  # estimate of the Lipschitz constant L of that gradient
 
     @property
     def gap(self) -> float:
@@ -43,7 +44,12 @@ class Bounds:
         gradient = None
         if self.gradient is not None and other.gradient is not None:
             gradient = self.gradient + other.gradient
-        return Bounds(self.upper + other.upper, self.lower + other.lower, gradient)
+        return Bounds(
+            self.upper + other.upper,
+            self.lower + other.lower,
+            gradient,
+            self.curvature + other.curvature,
+        )
 
 
 @dataclass(slots=True)
