@@ -79,7 +79,7 @@ _PARAMETERS = """hidden_layer_sizes : int or array-like of int, default=(64,)
         One pass updates a layer at a time, or a unit at a time as in the paper. The
         first is much faster.
 
-    rho : float, default=0.1
+    rho : float, default=0.5
         Accuracy asked for by "sudemm".
 
     eta : float, default=0.5
@@ -96,7 +96,7 @@ _PARAMETERS = """hidden_layer_sizes : int or array-like of int, default=(64,)
     inference_tol : float, default=1e-10
         Relative duality gap to which `predict` and `bounds` infer.
 
-    alpha : float, default=1e-4
+    alpha : float, default=1e-3
         The penalty ``alpha / 2 * ||W||^2`` is added to the *mean* loss. (MLPRegressor
         divides its `alpha` by the number of rows in a batch.) It keeps weights, and
         with them the number of passes, small.
@@ -248,12 +248,12 @@ class ContrastiveHebbianRegressor(
         momentum=0.9,
         batch_size="auto",
         inference="block",
-        rho=0.1,
+        rho=0.5,
         eta=0.5,
         n_passes=8,
         max_passes=200,
         inference_tol=1e-10,
-        alpha=1e-4,
+        alpha=1e-3,
         max_iter=200,
         tol=1e-4,
         early_stopping=False,
@@ -435,12 +435,12 @@ class ContrastiveHebbianClassifier(ClassifierMixin, BaseContrastiveHebbian):
         momentum=0.9,
         batch_size="auto",
         inference="block",
-        rho=0.1,
+        rho=0.5,
         eta=0.5,
         n_passes=8,
         max_passes=200,
         inference_tol=1e-10,
-        alpha=1e-4,
+        alpha=1e-3,
         max_iter=200,
         tol=1e-4,
         early_stopping=False,
