@@ -21,7 +21,13 @@ except ImportError:
 
 
 CRITERIA = ("fixed", "regemm", "sudemm")
-CRITERION_METHODS = ("satisfied", "excessive", "prescribe", "converged")
+CRITERION_METHODS = (
+    "satisfied",
+    "attainable",
+    "excessive",
+    "prescribe",
+    "converged",
+)
 
 
 def resolve_criterion(criterion, *, eta, eta_prime, rho, fixed_effort, rho_power=0.0):

@@ -187,7 +187,7 @@ class EpochMonitor(FitMonitor):
         epoch = self.history.since(self._seen)
         self._seen = len(self.history)
         self.losses.append(float(np.mean(epoch["upper_bound"])))
-        self.n_capped = int(np.sum(np.logical_not(epoch["satisfied"])))
+        self.n_capped = int(np.sum(epoch["capped"]))
         record = {**record, "upper_bound": self.losses[-1]}
         record["lower_bound"] = float(np.mean(epoch["lower_bound"]))
         record["effort"] = float(np.mean(epoch["effort"]))

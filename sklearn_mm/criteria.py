@@ -68,6 +68,13 @@ class Criterion:
         """Whether theta may be moved on this trial's upper bound."""
         raise NotImplementedError
 
+    def attainable(self, trial: Trial, memory: Memory) -> bool:
+        """Whether more effort can help; strategies give up where it cannot.
+
+        By default, as long as the gap is more than rounding.
+        """
+        return trial.gap > _ZERO * memory.first_upper
+
     def excessive(self, trial: Trial, memory: Memory) -> bool:
         """Whether less effort would do; strategies that can loosen then do so."""
         return False
@@ -105,6 +112,10 @@ class RelaxedGeneralized(Criterion):
     def satisfied(self, trial: Trial, memory: Memory) -> bool:
         """Eq. 11 of the paper."""
         return trial.upper <= self._mix(self.eta, trial, memory)
+
+    def attainable(self, trial: Trial, memory: Memory) -> bool:
+        """J lies below the previous bound, which steps of any length do not ensure."""
+        return trial.lower < memory.previous_upper and super().attainable(trial, memory)
 
     def excessive(self, trial: Trial, memory: Memory) -> bool:
         """The second inequality of section 6.1 fails."""

@@ -13,7 +13,7 @@
     rho_t = rho / t^(2p), 1/2 < p <= 1. Under momentum or Adam the criterion says that
     the gradient in use is accurate beside its own size, and no more.
 
-Where inference met its cap before the criterion was met, only part of a step is made.
+Where inference could not meet the criterion, only part of a step is made.
 """
 
 from __future__ import annotations

@@ -28,6 +28,7 @@ class History:
             "effort": trial.effort,
             "work": inferred.work,
             "satisfied": inferred.satisfied,
+            "capped": inferred.capped,
             "accepted": moved.accepted,
             "change": moved.change,
             "time": time.perf_counter() - self._start,

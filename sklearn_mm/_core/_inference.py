@@ -50,6 +50,11 @@ def _trial(
     return trial
 
 
+def _is_final(criterion: Criterion, trial: Trial, memory: Memory) -> bool:
+    """Whether more effort is of no use, satisfied or not."""
+    return not (math.isfinite(trial.upper) and criterion.attainable(trial, memory))
+
+
 @dataclass
 class EffortBisection:
     """Search effort in [0, 1] for the loosest bound that the criterion accepts.
@@ -160,9 +165,9 @@ class DoublingRestart:
             work += effort
             trial = _trial(problem, theta, None, bounds, effort, step)
             satisfied = self.criterion.satisfied(trial, memory)
-            hopeless = effort >= self.max_effort or not math.isfinite(trial.upper)
-            if satisfied or hopeless:
-                return Inferred(trial, satisfied, work)
+            capped = not satisfied and effort >= self.max_effort
+            if satisfied or capped or _is_final(self.criterion, trial, memory):
+                return Inferred(trial, satisfied, work, capped)
             effort *= 2.0
 
 
@@ -203,9 +208,10 @@ class Continuation:
             bounds = problem.evaluate(theta, latent)
             trial = _trial(problem, theta, latent, bounds, made, step)
             satisfied = self.criterion.satisfied(trial, memory)
-            if satisfied or made >= self.max_effort or not math.isfinite(trial.upper):
-                self._learn(first and satisfied)
-                return Inferred(trial, satisfied, made)
+            capped = not satisfied and made >= self.max_effort
+            if satisfied or capped or _is_final(self.criterion, trial, memory):
+                self._learn(first)
+                return Inferred(trial, satisfied, made, capped)
             first = False
             wanted = max(made + 1.0, math.floor(made * self.growth))
 

@@ -109,8 +109,9 @@ class Inferred:
     """Outcome of an inference strategy."""
 
     trial: Trial
-    satisfied: bool  # False: the cap on effort was reached with the test unmet
+    satisfied: bool
     work: float  # effort spent in all, discarded tries included
+    capped: bool = False  # the cap on effort was reached with the test unmet
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +152,9 @@ class Criterion(Protocol):
 
     def satisfied(self, trial: Trial, memory: Memory) -> bool:
         """Whether theta may be moved on this upper bound."""
+
+    def attainable(self, trial: Trial, memory: Memory) -> bool:
+        """Whether more effort can satisfy the criterion."""
 
     def excessive(self, trial: Trial, memory: Memory) -> bool:
         """Whether the bound is tighter than the criterion cares for."""
