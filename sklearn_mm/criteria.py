@@ -123,7 +123,8 @@ class RelaxedGeneralized(Criterion):
 
     def converged(self, trial: Trial, moved: Moved, memory: Memory, tol: float) -> bool:
         """``c_t <= tol * J``: the quantity that Proposition 1 drives to zero."""
-        c_t = memory.previous_upper - trial.lower
+        # Negative after a step that has raised J by as much.
+        c_t = abs(memory.previous_upper - trial.lower)
         return moved.accepted and c_t <= tol * trial.lower + _ZERO * memory.first_upper
 
     @staticmethod

@@ -15,13 +15,12 @@ pytestmark = pytest.mark.filterwarnings(
 )
 
 MODES = [
-    {"criterion": "sudemm"},
+    {"criterion": "sudemm", "batch_size": 16},
     {"criterion": "sudemm", "batch_size": None},
     {"criterion": "regemm"},
-    {"criterion": "fixed"},
+    {"criterion": "fixed", "batch_size": 16},
     {"criterion": "fixed", "batch_size": None},
-    {"criterion": "alternating"},
-    {"criterion": "sudemm", "solver": "gd"},
+    {"criterion": "alternating", "n_passes": 30},
 ]
 
 
