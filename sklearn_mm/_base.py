@@ -1,4 +1,4 @@
-"""What the estimators share: criterion lookup, progress, and keeping state on errors."""
+"""What estimators share: criterion lookup, progress, and keeping state on errors."""
 
 from __future__ import annotations
 

@@ -301,16 +301,17 @@ class BaseContrastiveHebbian(CallbackSupportMixin, BaseEstimator, metaclass=ABCM
         with np.errstate(over="ignore", invalid="ignore"):
             result = trainer.run(problem, theta, monitor, random_state, max_iter)
         theta = result.theta
-        if monitor.best_theta is not None and (
-            result.status is Status.DIVERGED or self.early_stopping
-        ):
-            theta = monitor.best_theta
+        first = result.memory.first_upper
+        diverged = result.status is Status.DIVERGED or monitor.blew_up(first)
+        improved = min(monitor.losses, default=np.inf) <= first
+        if self.early_stopping or (diverged and improved):
+            theta = monitor.best_theta if monitor.best_theta is not None else theta
         monitor.finish(theta)
         self._record(theta, sizes, dtype, monitor, result, fresh, incremental)
         if incremental:
             trainer.estimator = self
             self._trainer = trainer
-        self._warn(result, monitor, incremental)
+        self._warn(result, monitor, incremental, diverged)
         return self
 
     def _record(self, theta, sizes, dtype, monitor, result, fresh, incremental):
@@ -329,12 +330,12 @@ class BaseContrastiveHebbian(CallbackSupportMixin, BaseEstimator, metaclass=ABCM
             history["passes"] = history["effort"]
         self.history_ = history
 
-    def _warn(self, result, monitor, incremental):
+    def _warn(self, result, monitor, incremental, diverged):
         name = type(self).__name__
-        if result.status is Status.DIVERGED:
+        if diverged:
             warnings.warn(
-                f"{name} diverged in epoch {result.n_iter}: {result.status.value}. The "
-                "last good weights are kept. Scale X, decrease learning_rate_init (now "
+                f"{name} diverged within {result.n_iter} epochs. The last good weights "
+                "are kept. Scale X, decrease learning_rate_init (now "
                 f"{self.learning_rate_init:g}), increase alpha (now {self.alpha:g}), "
                 "or, with criterion='fixed', increase n_passes.",
                 ConvergenceWarning,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from sklearn_mm._core._inference import (
     Persistent,
     accumulate_chunks,
 )
-from sklearn_mm._core._loop import minimize, whole_batch
+from sklearn_mm._core._loop import BLOWN_UP, minimize, whole_batch
 from sklearn_mm._core._protocols import ALL_ROWS, Memory
 
 # Rows whose activations are held at a time where nothing else decides: with layers of
@@ -31,7 +32,7 @@ _FIRST_PASSES = 4
 def initial_theta(sizes, random_state):
     """Uniform weights and biases after Glorot and Bengio, matrices first."""
     matrices, biases = [], []
-    for fan_in, fan_out in zip(sizes[:-1], sizes[1:], strict=True):
+    for fan_in, fan_out in pairwise(sizes):
         bound = np.sqrt(6.0 / (fan_in + fan_out))
         matrices.append(random_state.uniform(-bound, bound, fan_in * fan_out))
         biases.append(random_state.uniform(-bound, bound, fan_out))
@@ -66,7 +67,7 @@ class Trainer:
                     max_effort=est.max_passes,
                 )
                 self.step = self._stochastic_step()
-            # Bounds of mini-batches do not tell when to stop: epochs do, in the monitor.
+            # Bounds of mini-batches do not tell when to stop; epochs do (EpochMonitor).
             batches, tol = self._batches(problem, random_state), 0.0
             start = np.arange(min(self.batch_size, problem.n_samples))
         updates = getattr(self.step, "n_updates", 0)
@@ -193,6 +194,10 @@ class EpochMonitor(FitMonitor):
         record["effort"] = float(np.mean(epoch["effort"]))
         self._judge(theta)
         return super().end(theta, record) or self.exhausted
+
+    def blew_up(self, first_upper):
+        """Whether the last epoch ended far above the start."""
+        return bool(self.losses) and not self.losses[-1] <= BLOWN_UP * first_upper
 
     def _judge(self, theta):
         """Count epochs without improvement; keep the best theta."""

@@ -1,5 +1,7 @@
 """Laws of the contrastive problem and of training on it."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -11,13 +13,13 @@ from sklearn_mm._core._gradient_steps import GradientDescent
 from sklearn_mm._core._history import History
 from sklearn_mm._core._inference import DoublingRestart, accumulate_chunks
 from sklearn_mm._core._loop import Status, minimize
-from sklearn_mm._core._protocols import ALL_ROWS, Memory
+from sklearn_mm._core._protocols import ALL_ROWS, Memory, Moved
 from sklearn_mm._problems._contrastive import (
     ContrastiveProblem,
     infer_free,
     sweep_dtype,
 )
-from sklearn_mm.criteria import RelaxedGeneralized, SufficientDescent
+from sklearn_mm.criteria import Fixed, RelaxedGeneralized, SufficientDescent
 
 SIZES = (4, 6, 5, 3, 2)
 GAMMAS = (1.0, 0.5, 0.3, 0.1)
@@ -25,7 +27,7 @@ GAMMAS = (1.0, 0.5, 0.3, 0.1)
 
 def make(seed=0, feedback=0.5, n=12, sizes=SIZES, alpha=0.0, scale=0.6, **kwargs):
     rng = np.random.default_rng(seed)
-    n_matrices = sum(a * b for a, b in zip(sizes[:-1], sizes[1:], strict=True))
+    n_matrices = sum(a * b for a, b in pairwise(sizes))
     theta = scale * rng.normal(size=n_matrices + sum(sizes[1:]))
     X = rng.normal(size=(n, sizes[0]))
     Y = rng.normal(size=(n, sizes[-1]))
@@ -165,9 +167,7 @@ def test_gradient_tends_to_that_of_back_propagation():
         bounds, _ = bounds_at(problem, theta, 60)
         network = problem.network(theta)
         inputs, z = [], problem.X
-        for k, (W, b) in enumerate(
-            zip(network.coefs, network.intercepts, strict=True)
-        ):
+        for k, (W, b) in enumerate(zip(network.coefs, network.intercepts, strict=True)):
             inputs.append(z)
             z = z @ W + b
             if k < network.n_hidden:
@@ -293,11 +293,7 @@ def test_divergence_returns_the_last_sound_parameters():
             return 0.0
 
         def __call__(self, problem, theta, inferred):
-            from sklearn_mm._core._protocols import Moved
-
             return Moved(theta * 1e200, 1.0)
-
-    from sklearn_mm.criteria import Fixed
 
     with np.errstate(all="ignore"):
         result = minimize(

@@ -10,9 +10,7 @@ from sklearn.utils.estimator_checks import (
 from sklearn_mm import ContrastiveHebbianClassifier, ContrastiveHebbianRegressor
 
 # Five epochs, which is what most checks allow, are not meant to converge.
-pytestmark = pytest.mark.filterwarnings(
-    "ignore::sklearn.exceptions.ConvergenceWarning"
-)
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
 MODES = [
     {"criterion": "sudemm", "batch_size": 16},

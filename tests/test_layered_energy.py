@@ -1,5 +1,7 @@
 """Energies, duals and sweeps against independent references on small networks."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
@@ -26,7 +28,7 @@ GAMMAS = (1.0, 0.5, 0.3, 0.1)
 def problem(seed, feedback, sizes=SIZES, n_rows=4, scale=0.7, coordinate=False):
     """A network with biases, drives and targets of a few rows."""
     rng = np.random.default_rng(seed)
-    n_matrices = sum(a * b for a, b in zip(sizes[:-1], sizes[1:], strict=True))
+    n_matrices = sum(a * b for a, b in pairwise(sizes))
     theta = scale * rng.normal(size=n_matrices + sum(sizes[1:]))
     network = prepare_sweeps(
         build_network(theta, sizes, feedback, np.float64), {}, coordinate
@@ -133,7 +135,7 @@ def test_printed_sign_of_the_bias_would_break_weak_duality():
 
 @pytest.mark.parametrize("feedback", GAMMAS)
 def test_gap_is_of_second_order(feedback):
-    network, drive, Y = problem(4, feedback)
+    network, drive, _ = problem(4, feedback)
     phase = Phase.feed_forward(network, drive)
     for _ in range(5000):
         phase.sweep(network)

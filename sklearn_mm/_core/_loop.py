@@ -19,6 +19,9 @@ from sklearn_mm._core._protocols import (
     Step,
 )
 
+# A bound that is so many times the one of the start is on its way to infinity.
+BLOWN_UP = 10.0
+
 
 class Status(enum.Enum):
     """Why a run ended; the value is a message for users."""
@@ -67,7 +70,7 @@ def minimize(
     """
     monitor = Monitor() if monitor is None else monitor
     rejected = 0
-    sound = theta  # the last one whose bound is known to be finite
+    sound = theta  # the last one whose bound is known not to have blown up
     for epoch in range(max_iter):
         monitor.begin()
         converged = True
@@ -75,7 +78,8 @@ def minimize(
             inferred = inference(problem, theta, rows, memory, step)
             if not math.isfinite(inferred.trial.upper):
                 return Result(sound, epoch + 1, Status.DIVERGED, memory)
-            sound = theta
+            if inferred.trial.upper <= BLOWN_UP * memory.first_upper:
+                sound = theta
             moved = step(problem, theta, inferred)
             history.append(inferred, moved, memory)
             converged &= inference.criterion.converged(

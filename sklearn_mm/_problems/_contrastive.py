@@ -9,13 +9,12 @@ divided by the total weight, so that chunks add up to the whole batch. An array 
 indices is a mini-batch and divides by its own weight. The penalty is carried by the
 rows in the same proportion.
 
-*Precision.* Sweeps run in the precision of X. Energies, which are large and nearly equal
-in the two phases, are then computed in float64 from the activations that the sweeps
-arrived at, so that rounding in a sweep is no more than a slightly different latent. The
-gaps are sums of non-negative terms and lose nothing by being computed in the precision
-of X. The drive W_0 x + b_0 is in that precision too, but it is one and the same number
-in both phases: the bounds are those of a network whose first biases differ in the last
-digit.
+*Precision.* Sweeps run in the precision of X. Energies, large and nearly equal in both
+phases, are then computed in float64 from the activations that the sweeps arrived at, so
+that rounding in a sweep is no more than a slightly different latent. The gaps are sums
+of non-negative terms and lose nothing by being computed in the precision of X. The
+drive W_0 x + b_0 is in that precision too, but it is one and the same number in both
+phases: the bounds are those of a network whose first biases differ in the last digit.
 """
 
 from __future__ import annotations

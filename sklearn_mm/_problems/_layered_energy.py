@@ -27,8 +27,8 @@ dual of either energy is
     D(mu) = -sum_k w_{k-1} (||mu_k||^2/2 + mu_k' b_{k-1}) - w_0 mu_1' W_0 x
             [clamped: + mu_{H+1}' y, k = 1..H+1;   free: mu_{H+1} = 0, k = 1..H]
 
-for mu_k = gamma W_k' mu_{k+1} + s_k with slacks s_k >= 0. (The bias terms carry a minus;
-the paper prints a plus.) The slacks, not mu, are the latent variables: their feasible
+for mu_k = gamma W_k' mu_{k+1} + s_k, with slacks s_k >= 0. (The paper prints the bias
+terms with the wrong sign.) Slacks, not mu, are the latent variables: their feasible
 set does not move with the parameters, so a bound stays one when the parameters change,
 and its gradient is exact.
 
@@ -49,8 +49,8 @@ order. Nothing cancels in the sum, so it keeps its accuracy at any gamma.
     upper = E^(z^) - D'(s'),     lower = D^(s^) - E'(z'),
     upper - lower = gap of the clamped phase + gap of the free phase,
 
-and with v_1 = mu'_1 + W_0 x + b_0, v_{k+1} = mu'_{k+1} + W_k v_k + b_k (activations that
-the slacks imply; v_0 = z^_0 = x, mu'_{H+1} = 0)
+and with v_1 = mu'_1 + W_0 x + b_0, v_{k+1} = mu'_{k+1} + W_k v_k + b_k (the activations
+that slacks imply; v_0 = z^_0 = x, mu'_{H+1} = 0)
 
     d upper / d W_k = w_k (mu'_{k+1} v_k' - r^_k z^_k'),
     d upper / d b_k = w_k (mu'_{k+1} - r^_k).
@@ -62,6 +62,7 @@ transposed. What depends on x alone is ``drive`` = W_0 x + b_0.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 
@@ -83,7 +84,9 @@ class Network:
     weights: list  # w_k
     fast: list  # the matrices in the precision of the activations
     back: list  # gamma W_k' in that precision, contiguous; None for k = 0
-    steps: list | None = None  # step length of z_{k+1}; None: parameters for bounds only
+    steps: list | None = (
+        None  # step length of z_{k+1}; None: parameters for bounds only
+    )
     gram: list | None = None  # W_k W_k' for coordinate descent
 
     @property
@@ -95,7 +98,7 @@ class Network:
 def unpack(theta, sizes):
     """Views of matrices and biases in a flat vector: all matrices come first."""
     coefs, intercepts, start = [], [], 0
-    for fan_in, fan_out in zip(sizes[:-1], sizes[1:], strict=True):
+    for fan_in, fan_out in pairwise(sizes):
         coefs.append(theta[start : start + fan_in * fan_out].reshape(fan_in, fan_out))
         start += fan_in * fan_out
     for fan_out in sizes[1:]:
@@ -126,7 +129,10 @@ def build_network(theta, sizes, feedback, dtype):
         feedback,
         [feedback ** (k - n_hidden) for k in range(n_hidden + 1)],
         [W.astype(dtype, copy=False) for W in coefs],
-        [None, *(np.multiply(W.T, feedback, dtype=dtype, order="C") for W in coefs[1:])],
+        [
+            None,
+            *(np.multiply(W.T, feedback, dtype=dtype, order="C") for W in coefs[1:]),
+        ],
     )
 
 
@@ -220,9 +226,7 @@ class Phase:
             return self._layer(network, k)
         gamma, gram = network.feedback, network.gram[k]
         # Columns of one unit over the batch are contiguous in the transposed arrays.
-        gradient = np.ascontiguousarray(
-            (r - self.r[k + 1] @ network.back[k + 1]).T
-        )
+        gradient = np.ascontiguousarray((r - self.r[k + 1] @ network.back[k + 1]).T)
         old = np.ascontiguousarray(z.T)
         new = old.copy()
         curvature = gamma * gram
@@ -250,7 +254,7 @@ def _affine(network, z, k):
 
 
 def residuals(network, coefs, z, drive, Y=None):
-    """r_0.. of activations, in the precision of `coefs`; with Y of the clamped phase."""
+    """r_0.. of activations, in the precision of `coefs`; clamped to Y if given."""
     r = [z[0] - drive]
     for k, layer in enumerate(z[1:] if Y is None else [*z[1:], Y], start=1):
         preactivation = z[k - 1] @ coefs[k]
