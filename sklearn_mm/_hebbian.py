@@ -86,8 +86,8 @@ _PARAMETERS = """hidden_layer_sizes : int or array-like of int, default=(64,)
         Fraction of the gap that "regemm" asks to be closed, in (0, 1).
 
     n_passes : int, default=8
-        Passes of "fixed" and "alternating". A pass goes through all layers in both
-        phases.
+        Passes of "fixed" and "alternating". A pass goes through all layers; the clamped
+        phase, which starts from the free one, makes three less.
 
     max_passes : int, default=200
         Largest number of passes, in training and prediction. An update for which it
@@ -207,10 +207,12 @@ class ContrastiveHebbianRegressor(
     {_ATTRIBUTES}
 
     target_mean_ : ndarray of shape (n_outputs,)
-        Mean of the targets; outputs of the network are in units of their deviation.
+        Mean of the targets.
 
     target_scale_ : ndarray of shape (n_outputs,)
-        Standard deviation of the targets.
+        Standard deviation of the targets, times the square root of their number: in
+        units of it, the total variance is one. Outputs of the network are in these
+        units.
 
     See Also
     --------
@@ -363,7 +365,10 @@ class ContrastiveHebbianRegressor(
             size = np.abs(centred).max(axis=0)
             size[size == 0.0] = 1.0
             variance = np.average((centred / size) ** 2, axis=0, weights=share)
-            self.target_scale_ = np.where(variance > 0, size * np.sqrt(variance), 1.0)
+            scale = np.where(variance > 0, size * np.sqrt(variance), 1.0)
+            # A total variance of one, whatever the number of outputs: `alpha` and the
+            # size of weights that it leads to mean the same.
+            self.target_scale_ = scale * np.sqrt(Y.shape[1])
         elif Y.shape[1] != self.n_outputs_:
             raise ValueError(
                 f"y has {Y.shape[1]} outputs, but {type(self).__name__} was fitted "
