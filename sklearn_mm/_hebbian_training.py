@@ -123,6 +123,8 @@ class Trainer:
             self.step = GradientDescent(upper_bound)
         elif self.step is None:
             self.step = self._stochastic_step()
+        if getattr(self.criterion, "needs_full_batch", False):
+            self.step.upper_bound = upper_bound
 
     def _stochastic_step(self):
         est = self.estimator
