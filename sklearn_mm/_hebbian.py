@@ -39,7 +39,8 @@ _PARAMETERS = """hidden_layer_sizes : int or array-like of int, default=(64,)
           norm of the gradient (with ``solver="gd"``, times the decrease that the step
           guarantees);
         - "regemm": the upper bound has closed the fraction `eta` of the gap that the
-          previous one left. Needs full batches;
+          previous one left. Needs full batches. Its guarantee, a bound that never
+          rises, is for ``solver="gd"``;
         - "fixed": after `n_passes` passes, whatever the bounds say;
         - "alternating": after `n_passes` passes from the activations of the previous
           update, which are kept for all rows. A baseline; needs full batches, and
@@ -79,7 +80,7 @@ _PARAMETERS = """hidden_layer_sizes : int or array-like of int, default=(64,)
         One pass updates a layer at a time, or a unit at a time as in the paper. The
         first is much faster.
 
-    rho : float, default=0.5
+    rho : float, default=0.1
         Accuracy asked for by "sudemm".
 
     eta : float, default=0.5
@@ -96,7 +97,7 @@ _PARAMETERS = """hidden_layer_sizes : int or array-like of int, default=(64,)
     inference_tol : float, default=1e-10
         Relative duality gap to which `predict` and `bounds` infer.
 
-    alpha : float, default=2e-4
+    alpha : float, default=5e-4
         The penalty ``alpha / 2 * ||W||^2`` is added to the *mean* loss. (MLPRegressor
         divides its `alpha` by the number of rows in a batch.) It keeps weights, and
         with them the number of passes, small.
@@ -250,12 +251,12 @@ class ContrastiveHebbianRegressor(
         momentum=0.9,
         batch_size="auto",
         inference="block",
-        rho=0.5,
+        rho=0.1,
         eta=0.5,
         n_passes=8,
         max_passes=200,
         inference_tol=1e-10,
-        alpha=2e-4,
+        alpha=5e-4,
         max_iter=200,
         tol=1e-4,
         early_stopping=False,
@@ -440,12 +441,12 @@ class ContrastiveHebbianClassifier(ClassifierMixin, BaseContrastiveHebbian):
         momentum=0.9,
         batch_size="auto",
         inference="block",
-        rho=0.5,
+        rho=0.1,
         eta=0.5,
         n_passes=8,
         max_passes=200,
         inference_tol=1e-10,
-        alpha=2e-4,
+        alpha=5e-4,
         max_iter=200,
         tol=1e-4,
         early_stopping=False,

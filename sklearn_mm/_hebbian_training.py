@@ -25,6 +25,9 @@ DEFAULT_CHUNK = 1024
 # Fewer passes are never tried: far from the minimum, the gradient can be so wrong, and
 # so large, that SuDeMM's test passes.
 _MIN_PASSES = 2
+# Passes for the bound that ReGeMM starts from. From a very loose one its first rounds,
+# which need only halve the gap, would move theta on gradients that are mostly error.
+_START_PASSES = 8
 # Passes before the first test of the first mini-batch.
 _FIRST_PASSES = 4
 
@@ -123,8 +126,6 @@ class Trainer:
             self.step = GradientDescent(upper_bound)
         elif self.step is None:
             self.step = self._stochastic_step()
-        if getattr(self.criterion, "needs_full_batch", False):
-            self.step.upper_bound = upper_bound
 
     def _stochastic_step(self):
         est = self.estimator
@@ -145,14 +146,14 @@ class Trainer:
         return batches
 
     def _upper(self, problem, theta, rows):
-        """Upper bound of the start at the least effort, a chunk at a time."""
+        """Upper bound of the start, a chunk at a time."""
         if isinstance(rows, slice):
             chunks = row_chunks(problem.n_samples, DEFAULT_CHUNK)
         else:
             chunks = [rows]
         upper = 0.0
         for chunk in chunks:
-            latent = problem.infer(theta, problem.start(chunk), 1)
+            latent = problem.infer(theta, problem.start(chunk), _START_PASSES)
             problem.settle(theta, latent)
             upper += problem.upper_bound(theta, latent)
         return upper

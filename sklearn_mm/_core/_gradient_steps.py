@@ -99,17 +99,11 @@ class GradientDescent:
 
 @dataclass
 class _StochasticStep:
-    """What momentum and Adam share.
-
-    With `upper_bound` (see `GradientDescent`) a step is halved until it does not raise
-    the upper bound: that much ReGeMM needs, and all that it needs.
-    """
+    """What momentum and Adam share."""
 
     learning_rate: float
     power_t: float = 0.0  # the rate of update t is learning_rate / t**power_t
     n_updates: int = 0
-    upper_bound: Callable[[Any, Array, Array, Trial], float] | None = None
-    max_halvings: int = 10
 
     def decrease(self, problem: Any, theta: Array, trial: Trial) -> float:
         """||g||^2/(2L), the yardstick of the stochastic criterion."""
@@ -127,24 +121,9 @@ class _StochasticStep:
             gap = inferred.trial.gap
             allowed = inferred.trial.decrease / gap if gap > 0.0 else 1.0
             change = change * min(_UNTRUSTED_SHARE, allowed)
-        info = {"step_size": rate}
-        if not self._shorten(problem, theta, change, inferred.trial):
-            return Moved(theta, 0.0, accepted=False, info=info)
         size = _relative_norm(change, theta)
         change += theta
-        return Moved(change, size, info=info)
-
-    def _shorten(
-        self, problem: Any, theta: Array, change: Array, trial: Trial
-    ) -> bool:
-        """Halve the change in place until the bound does not rise; False in vain."""
-        if self.upper_bound is None:
-            return True
-        for _ in range(self.max_halvings):
-            if self.upper_bound(problem, theta, theta + change, trial) <= trial.upper:
-                return True
-            change *= 0.5
-        return False
+        return Moved(change, size, info={"step_size": rate})
 
     def _direction(self, gradient: Array, rate: float) -> Array:
         """A new array with the change of theta."""
