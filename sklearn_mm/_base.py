@@ -21,10 +21,16 @@ except ImportError:
 
 
 CRITERIA = ("fixed", "regemm", "sudemm")
-CRITERION_METHODS = ("satisfied", "excessive", "prescribe", "converged")
+CRITERION_METHODS = (
+    "satisfied",
+    "attainable",
+    "excessive",
+    "prescribe",
+    "converged",
+)
 
 
-def resolve_criterion(criterion, *, eta, eta_prime, rho, fixed_effort):
+def resolve_criterion(criterion, *, eta, eta_prime, rho, fixed_effort, rho_power=0.0):
     """Criterion object of a name, or the object itself."""
     if isinstance(criterion, type):
         raise ValueError(
@@ -39,7 +45,7 @@ def resolve_criterion(criterion, *, eta, eta_prime, rho, fixed_effort):
             )
         return RelaxedGeneralized(eta, eta_prime)
     if criterion == "sudemm":
-        return SufficientDescent(rho)
+        return SufficientDescent(rho, rho_power)
     if criterion == "fixed" or criterion == Fixed():
         return Fixed(fixed_effort)
     if isinstance(criterion, Joint):

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 from sklearn_mm._core._protocols import Memory, Moved, Trial
 
@@ -62,9 +63,20 @@ class Criterion:
     ...         return trial.gap < 0.05 * trial.lower
     """
 
+    # Whether the criterion compares bounds of one objective from round to round, which
+    # bounds of different mini-batches are not.
+    needs_full_batch: ClassVar[bool] = False
+
     def satisfied(self, trial: Trial, memory: Memory) -> bool:
         """Whether theta may be moved on this trial's upper bound."""
         raise NotImplementedError
+
+    def attainable(self, trial: Trial, memory: Memory) -> bool:
+        """Whether more effort can help; strategies give up where it cannot.
+
+        By default, as long as the gap is more than rounding.
+        """
+        return trial.gap > _ZERO * memory.first_upper
 
     def excessive(self, trial: Trial, memory: Memory) -> bool:
         """Whether less effort would do; strategies that can loosen then do so."""
@@ -95,11 +107,20 @@ class RelaxedGeneralized(Criterion):
         ReGeMM find better minima of non-convex objectives.
     """
 
+    needs_full_batch: ClassVar[bool] = True
+
     eta: float = 0.5
     eta_prime: float = 0.75
 
     def satisfied(self, trial: Trial, memory: Memory) -> bool:
-        """Eq. 11 of the paper."""
+        """Eq. 11 of the paper.
+
+        A step that raised J above the previous bound, as momentum may, leaves no
+        effort that meets it; then the gap has to be as small beside the rise.
+        """
+        if trial.lower > memory.previous_upper:
+            rise = trial.lower - memory.previous_upper
+            return trial.gap <= (1.0 - self.eta) * rise
         return trial.upper <= self._mix(self.eta, trial, memory)
 
     def excessive(self, trial: Trial, memory: Memory) -> bool:
@@ -108,7 +129,8 @@ class RelaxedGeneralized(Criterion):
 
     def converged(self, trial: Trial, moved: Moved, memory: Memory, tol: float) -> bool:
         """``c_t <= tol * J``: the quantity that Proposition 1 drives to zero."""
-        c_t = memory.previous_upper - trial.lower
+        # Negative after a step that has raised J by as much.
+        c_t = abs(memory.previous_upper - trial.lower)
         return moved.accepted and c_t <= tol * trial.lower + _ZERO * memory.first_upper
 
     @staticmethod

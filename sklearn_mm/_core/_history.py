@@ -28,6 +28,7 @@ class History:
             "effort": trial.effort,
             "work": inferred.work,
             "satisfied": inferred.satisfied,
+            "capped": inferred.capped,
             "accepted": moved.accepted,
             "change": moved.change,
             "time": time.perf_counter() - self._start,
@@ -39,6 +40,10 @@ class History:
     def last(self) -> dict[str, float]:
         """The row recorded last."""
         return {name: column[-1] for name, column in self._columns.items()}
+
+    def since(self, row: int) -> dict[str, list[float]]:
+        """Columns from a row on."""
+        return {name: column[row:] for name, column in self._columns.items()}
 
     def __len__(self) -> int:
         return len(self._columns.get("upper_bound", ()))

@@ -9,16 +9,21 @@
     sums over all chunks of rows.
 `Continuation`
     for the latents of one mini-batch, which are kept and improved.
+`Persistent`
+    for latents of all rows that are never thrown away: a baseline.
 """
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Callable, Iterable
+import operator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from sklearn_mm._core._chunks import map_chunks
 from sklearn_mm._core._protocols import (
     Array,
     Bounds,
@@ -43,6 +48,11 @@ def _trial(
     trial = Trial(bounds, effort, latent)
     trial._decrease = partial(step.decrease, problem, theta, trial)
     return trial
+
+
+def _is_final(criterion: Criterion, trial: Trial, memory: Memory) -> bool:
+    """Whether more effort is of no use, satisfied or not."""
+    return not (math.isfinite(trial.upper) and criterion.attainable(trial, memory))
 
 
 @dataclass
@@ -180,8 +190,9 @@ class DoublingRestart:
             work += effort
             trial = _trial(problem, theta, None, bounds, effort, step)
             satisfied = self.criterion.satisfied(trial, memory)
-            if satisfied or effort >= self.max_effort:
-                return Inferred(trial, satisfied, work)
+            capped = not satisfied and effort >= self.max_effort
+            if satisfied or capped or _is_final(self.criterion, trial, memory):
+                return Inferred(trial, satisfied, work, capped=capped)
             effort *= 2.0
 
 
@@ -189,15 +200,19 @@ class DoublingRestart:
 class Continuation:
     """Improve the latents of one mini-batch until the criterion holds.
 
-    The first test comes after the effort that the previous batch needed; the effort
-    then grows by `growth` from test to test.
+    The effort before the first test is learnt from batch to batch: it grows by one when
+    it was not enough, and shrinks by one after `patience` batches in a row for which it
+    was. So about one batch in `patience` takes a second test, which costs as much as
+    several passes.
     """
 
     criterion: Criterion
     effort: float = 1.0
     min_effort: float = 1.0
     max_effort: float = math.inf
-    growth: float = 1.5
+    growth: float = 1.5  # of the effort from test to test of one batch
+    patience: int = 8
+    _successes: int = 0
 
     def __call__(
         self,
@@ -210,6 +225,7 @@ class Continuation:
         prescribed = self.criterion.prescribe(memory)
         latent = problem.start(rows)
         made, wanted = 0.0, self.effort if prescribed is None else prescribed
+        first = True
         while True:
             wanted = min(wanted, self.max_effort)
             latent = problem.infer(theta, latent, wanted - made)
@@ -217,28 +233,64 @@ class Continuation:
             bounds = problem.evaluate(theta, latent)
             trial = _trial(problem, theta, latent, bounds, made, step)
             satisfied = self.criterion.satisfied(trial, memory)
-            if satisfied or made >= self.max_effort:
-                if prescribed is None:
-                    # A pass less next time, so that the effort can also shrink.
-                    self.effort = max(self.min_effort, made - 1.0)
-                return Inferred(trial, satisfied, made)
+            capped = not satisfied and made >= self.max_effort
+            if satisfied or capped or _is_final(self.criterion, trial, memory):
+                self._learn(first)
+                return Inferred(trial, satisfied, made, capped=capped)
+            first = False
             wanted = max(made + 1.0, math.floor(made * self.growth))
+
+    def _learn(self, enough: bool) -> None:
+        """Adapt the effort to whether it was enough for a batch."""
+        self._successes = self._successes + 1 if enough else 0
+        if not enough:
+            self.effort = min(self.max_effort, self.effort + 1.0)
+        elif self._successes >= self.patience:
+            self._successes = 0
+            self.effort = max(self.min_effort, self.effort - 1.0)
+
+
+@dataclass
+class Persistent:
+    """Keep the latents of all rows and improve them by a fixed effort in every round.
+
+    The alternating baseline of the paper's experiments; its memory grows with the
+    number of rows.
+    """
+
+    criterion: Criterion
+    effort: float = 1.0
+    _latent: Any = None
+
+    def __call__(
+        self,
+        problem: LatentProblem,
+        theta: Array,
+        rows: Rows,
+        memory: Memory,
+        step: Step,
+    ) -> Inferred:
+        if self._latent is None:
+            self._latent = problem.start(rows)
+        self._latent = problem.infer(theta, self._latent, self.effort)
+        bounds = problem.evaluate(theta, self._latent)
+        trial = _trial(problem, theta, self._latent, bounds, self.effort, step)
+        satisfied = self.criterion.satisfied(trial, memory)
+        return Inferred(trial, satisfied, self.effort)
 
 
 def accumulate_chunks(
-    chunks: Callable[[Rows], Iterable[Rows]],
+    chunks: Sequence[slice], n_jobs: int | None = None
 ) -> Callable[[LatentProblem, Array, Rows, float], Bounds]:
     """Sum the bounds of chunks of rows, each inferred from a cold start."""
 
     def accumulate(
         problem: LatentProblem, theta: Array, rows: Rows, effort: float
     ) -> Bounds:
-        total: Bounds | None = None
-        for chunk in chunks(rows):
+        def bounds(chunk: slice) -> Bounds:
             latent = problem.infer(theta, problem.start(chunk), effort)
-            bounds = problem.evaluate(theta, latent)
-            total = bounds if total is None else total + bounds
-        assert total is not None
-        return total
+            return problem.evaluate(theta, latent)
+
+        return functools.reduce(operator.add, map_chunks(bounds, chunks, n_jobs))
 
     return accumulate

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -18,6 +19,9 @@ from sklearn_mm._core._protocols import (
     Step,
 )
 
+# A bound that is so many times the one of the start is on its way to infinity.
+BLOWN_UP = 10.0
+
 
 class Status(enum.Enum):
     """Why a run ended; the value is a message for users."""
@@ -26,6 +30,7 @@ class Status(enum.Enum):
     MAX_ITER = "the maximum number of iterations was reached"
     STOPPED = "a callback asked to stop"
     STALLED = "no step was accepted any more"
+    DIVERGED = "the upper bound is no longer finite"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +69,16 @@ def minimize(
     (Algorithms 1 to 3 of the paper, and 4 with a restarting inference).
     """
     monitor = Monitor() if monitor is None else monitor
+    sound = theta  # the last one whose bound is known not to have blown up
     for epoch in range(max_iter):
         monitor.begin()
         converged = True
         for rows in batches():
             inferred = inference(problem, theta, rows, memory, step)
+            if not math.isfinite(inferred.trial.upper):
+                return Result(sound, epoch + 1, Status.DIVERGED, memory)
+            if inferred.trial.upper <= BLOWN_UP * memory.first_upper:
+                sound = theta
             moved = step(problem, theta, inferred)
             history.append(inferred, moved, memory)
             converged &= inference.criterion.converged(

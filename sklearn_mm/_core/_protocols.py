@@ -33,6 +33,7 @@ class Bounds:
     upper: float
     lower: float
     gradient: Array | None = None  # of the upper bound in theta, latent held fixed
+    curvature: float = 1.0  # estimate of the Lipschitz constant L of that gradient
 
     @property
     def gap(self) -> float:
@@ -43,7 +44,12 @@ class Bounds:
         gradient = None
         if self.gradient is not None and other.gradient is not None:
             gradient = self.gradient + other.gradient
-        return Bounds(self.upper + other.upper, self.lower + other.lower, gradient)
+        return Bounds(
+            self.upper + other.upper,
+            self.lower + other.lower,
+            gradient,
+            self.curvature + other.curvature,
+        )
 
 
 @dataclass(slots=True)
@@ -111,9 +117,10 @@ class Inferred:
     """Outcome of an inference strategy."""
 
     trial: Trial
-    satisfied: bool  # False: the cap on effort was reached with the test unmet
+    satisfied: bool
     work: float  # effort spent in all, discarded tries included
     prescribed: bool = False  # the criterion had fixed the effort in advance
+    capped: bool = False  # the cap on effort was reached with the test unmet
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +187,9 @@ class Criterion(Protocol):
 
     def satisfied(self, trial: Trial, memory: Memory) -> bool:
         """Whether theta may be moved on this upper bound."""
+
+    def attainable(self, trial: Trial, memory: Memory) -> bool:
+        """Whether more effort can satisfy the criterion."""
 
     def excessive(self, trial: Trial, memory: Memory) -> bool:
         """Whether the bound is tighter than the criterion cares for."""

@@ -1,0 +1,137 @@
+"""
+Time of an epoch beside MLPRegressor, and where it goes
+=======================================================
+
+Epochs of SuDeMM training and of `MLPRegressor` alternate in one process on the same
+network (784-64-64-64-64-10), mini-batches of 100 and one BLAS thread; the median ratio
+is printed, then the share of every part of an update.
+
+MNIST is read from the folder named by SKLEARN_MM_DATA (default: ``../shared/data`` from
+the project); random pixels stand in without it.
+
+    OPENBLAS_NUM_THREADS=1 python examples/benchmarks/hebbian_speed.py [--quick]
+"""
+
+import argparse
+import csv
+import os
+import platform
+import time
+import warnings
+from pathlib import Path
+
+import numpy as np
+import scipy
+import sklearn
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.neural_network import MLPRegressor
+from threadpoolctl import threadpool_limits
+
+from sklearn_mm import ContrastiveHebbianRegressor
+from sklearn_mm._core import _gradient_steps
+from sklearn_mm._problems import _contrastive, _layered_energy
+
+ROOT = Path(__file__).resolve().parents[2]
+DATA = Path(os.environ.get("SKLEARN_MM_DATA", ROOT / ".." / "shared" / "data"))
+HIDDEN = (64,) * 4
+PARTS = [
+    (_contrastive.ContrastiveProblem, "start", "take rows"),
+    (_contrastive, "build_network", "unpack parameters"),
+    (_contrastive, "prepare_sweeps", "norms of matrices"),
+    (_contrastive.ContrastiveProblem, "drive", "input times W_0"),
+    (_layered_energy.Phase, "sweep", "sweeps"),
+    (_contrastive.ContrastiveProblem, "settle", "bounds"),
+    (_contrastive, "gradient", "gradient"),
+    (_gradient_steps.Adam, "_direction", "Adam"),
+]
+
+
+def pixels(n_rows, dtype):
+    file = DATA / "mnist.npz"
+    if file.exists():
+        with np.load(file) as data:
+            X, y = data["X_train"][:n_rows] / 255, data["y_train"][:n_rows]
+    else:
+        rng = np.random.default_rng(0)
+        X, y = rng.random((n_rows, 784)), rng.integers(0, 10, n_rows)
+    return X.astype(dtype), np.eye(10, dtype=dtype)[y]
+
+
+class Stopwatch:
+    """Adds up the time spent in functions, by replacing them with timed ones."""
+
+    def __init__(self):
+        self.seconds = {}
+        self._originals = []
+
+    def __enter__(self):
+        for owner, name, label in PARTS:
+            self._originals.append((owner, name, getattr(owner, name)))
+            setattr(owner, name, self._timed(getattr(owner, name), label))
+        return self
+
+    def __exit__(self, *_):
+        for owner, name, function in self._originals:
+            setattr(owner, name, function)
+
+    def _timed(self, function, label):
+        self.seconds[label] = 0.0
+
+        def wrapper(*args, **kwargs):
+            start = time.perf_counter()
+            result = function(*args, **kwargs)
+            self.seconds[label] += time.perf_counter() - start
+            return result
+
+        return wrapper
+
+
+def epoch(model, X, Y):
+    start = time.perf_counter()
+    model.partial_fit(X, Y)
+    return time.perf_counter() - start
+
+
+def measure(dtype, n_rows, n_epochs, write):
+    X, Y = pixels(n_rows, dtype)
+    common = {"batch_size": 100, "random_state": 0}
+    hebbian = ContrastiveHebbianRegressor(HIDDEN, **common)
+    mlp = MLPRegressor(hidden_layer_sizes=HIDDEN, **common)
+    times = []
+    for i in range(n_epochs):
+        times.append((epoch(hebbian, X, Y), epoch(mlp, X, Y)))
+        passes = float(np.mean(hebbian.history_.passes))
+        write([np.dtype(dtype).name, i, *times[-1], passes])
+    ratios = [ours / theirs for ours, theirs in times]
+    print(f"{np.dtype(dtype).name}: median ratio {np.median(ratios):.2f}")
+    with Stopwatch() as watch:
+        total = epoch(hebbian, X, Y)
+    watch.seconds["the rest"] = total - sum(watch.seconds.values())
+    for label, seconds in watch.seconds.items():
+        milliseconds = 1e3 * seconds / (n_rows / 100)
+        print(f"  {label:>20} {seconds / total:6.1%} {milliseconds:8.3f} ms a batch")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[1])
+    parser.add_argument("--quick", action="store_true", help="few rows and epochs")
+    parser.add_argument("--rows", type=int, default=60000)
+    parser.add_argument("--epochs", type=int, default=5)
+    parser.add_argument("--output", default="hebbian_speed.csv")
+    args = parser.parse_args()
+    warnings.simplefilter("ignore", ConvergenceWarning)
+    print(platform.platform(), platform.processor(), f"{os.cpu_count()} cores")
+    print(
+        f"Python {platform.python_version()}, NumPy {np.__version__}, SciPy "
+        f"{scipy.__version__}, scikit-learn {sklearn.__version__}"
+    )
+    n_rows, n_epochs = (5000, 2) if args.quick else (args.rows, args.epochs)
+    with threadpool_limits(1), open(args.output, "w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["dtype", "epoch", "hebbian_seconds", "mlp_seconds", "passes"])
+        for dtype in (np.float32, np.float64):
+            measure(dtype, n_rows, n_epochs, writer.writerow)
+
+
+if __name__ == "__main__":
+    main()

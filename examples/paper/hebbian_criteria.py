@@ -1,0 +1,101 @@
+"""
+Fixed numbers of passes against the criteria
+============================================
+
+The paper's findings on contrastive Hebbian learning, in numbers: on a subset of MNIST
+(scikit-learn's digits without it), networks are trained with a few fixed passes of
+inference, with many, and with passes as ReGeMM and SuDeMM ask for them; full batches
+and mini-batches, the same step lengths for all. What counts is the objective that the
+weights reach, with inference carried to the end afterwards.
+
+    python examples/paper/hebbian_criteria.py [--quick]
+"""
+
+import argparse
+import csv
+import os
+import platform
+import warnings
+from pathlib import Path
+
+import numpy as np
+import scipy
+import sklearn
+from sklearn.datasets import load_digits
+from sklearn.exceptions import ConvergenceWarning
+
+from sklearn_mm import ContrastiveHebbianClassifier
+
+ROOT = Path(__file__).resolve().parents[2]
+DATA = Path(os.environ.get("SKLEARN_MM_DATA", ROOT / ".." / "shared" / "data"))
+COLUMNS = ["mode", "criterion", "lower", "upper", "accuracy", "first", "last", "total"]
+
+
+def data(n_rows):
+    file = DATA / "mnist.npz"
+    if not file.exists():
+        X, y = load_digits(return_X_y=True)
+        return X.astype("f4") / 16, y, (32,) * 4
+    with np.load(file) as arrays:
+        X, y = arrays["X_train"][:n_rows], arrays["y_train"][:n_rows]
+    return X.astype("f4") / 255, y, (64,) * 4
+
+
+def settings(full):
+    for n_passes in (2, 3, 4, 32):
+        yield f"fixed {n_passes}", {"criterion": "fixed", "n_passes": n_passes}
+    yield "sudemm", {"criterion": "sudemm"}
+    if full:
+        yield "regemm", {"criterion": "regemm"}
+        yield "alternating 1", {"criterion": "alternating", "n_passes": 1}
+
+
+def run(X, y, hidden, full, params, epochs):
+    model = ContrastiveHebbianClassifier(
+        hidden,
+        batch_size=None if full else 100,
+        learning_rate_init=3e-3 if full else 1e-3,
+        alpha=0.0,
+        max_iter=epochs,
+        n_iter_no_change=epochs,
+        tol=0.0,
+        random_state=0,
+        **params,
+    ).fit(X, y)
+    model.set_params(max_passes=2000, inference_tol=1e-3)
+    lower, upper = model.bounds(X, y)
+    passes = model.history_.passes
+    tenth = max(1, len(passes) // 10)
+    first, last = passes[:tenth].mean(), passes[-tenth:].mean()
+    total = model.history_.work.sum()
+    return [lower, upper, model.score(X, y), first, last, total]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[1])
+    parser.add_argument("--quick", action="store_true", help="few rows and epochs")
+    parser.add_argument("--output", default="hebbian_criteria.csv")
+    args = parser.parse_args()
+    warnings.simplefilter("ignore", ConvergenceWarning)
+    print(platform.platform(), platform.processor(), f"{os.cpu_count()} cores")
+    print(
+        f"Python {platform.python_version()}, NumPy {np.__version__}, SciPy "
+        f"{scipy.__version__}, scikit-learn {sklearn.__version__}"
+    )
+    X, y, hidden = data(500 if args.quick else 2000)
+    with open(args.output, "w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(COLUMNS)
+        print(("{:>15}" * len(COLUMNS)).format(*COLUMNS))
+        for full in (True, False):
+            mode = "full batch" if full else "mini-batch"
+            epochs = (60 if full else 6) if args.quick else (200 if full else 20)
+            for name, params in settings(full):
+                row = [mode, name, *run(X, y, hidden, full, params, epochs)]
+                row = [float(f"{v:.4g}") if isinstance(v, float) else v for v in row]
+                writer.writerow(row)
+                print(("{:>15}" * len(row)).format(*row), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,217 @@
+"""Training of layered energies: what lies between the estimators and the core."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+
+from sklearn_mm._base import FitMonitor
+from sklearn_mm._core._chunks import map_chunks, row_chunks
+from sklearn_mm._core._gradient_steps import Adam, GradientDescent, MomentumDescent
+from sklearn_mm._core._inference import (
+    Continuation,
+    DoublingRestart,
+    Persistent,
+    accumulate_chunks,
+)
+from sklearn_mm._core._loop import BLOWN_UP, minimize, whole_batch
+from sklearn_mm._core._protocols import ALL_ROWS, Memory
+
+# Rows whose activations are held at a time where nothing else decides: with layers of
+# 64 units their arrays fill a second-level cache.
+DEFAULT_CHUNK = 1024
+# Fewer passes are never tried: far from the minimum, the gradient can be so wrong, and
+# so large, that SuDeMM's test passes.
+_MIN_PASSES = 2
+# Passes for the bound that ReGeMM starts from. From a very loose one its first rounds,
+# which need only halve the gap, would move theta on gradients that are mostly error.
+_START_PASSES = 8
+# Passes before the first test of the first mini-batch.
+_FIRST_PASSES = 4
+
+
+def initial_theta(sizes, random_state):
+    """Uniform weights and biases after Glorot and Bengio, matrices first."""
+    matrices, biases = [], []
+    for fan_in, fan_out in pairwise(sizes):
+        bound = np.sqrt(6.0 / (fan_in + fan_out))
+        matrices.append(random_state.uniform(-bound, bound, fan_in * fan_out))
+        biases.append(random_state.uniform(-bound, bound, fan_out))
+    return np.concatenate([*matrices, *biases])
+
+
+class Trainer:
+    """The roles of the core, put together from an estimator's parameters.
+
+    It lives as long as its step's and its inference's memory: for one `fit`, or over
+    all calls of `partial_fit`.
+    """
+
+    def __init__(self, estimator, criterion, batch_size):
+        self.estimator = estimator
+        self.criterion = criterion
+        self.batch_size = batch_size  # None: full batch
+        self.inference = self.step = None
+
+    def run(self, problem, theta, monitor, random_state, max_iter):
+        """Run `max_iter` epochs at most."""
+        est = self.estimator
+        if self.batch_size is None:
+            self._full_batch(problem)
+            batches, tol, start = whole_batch, est.tol, ALL_ROWS
+        else:
+            if self.inference is None:
+                self.inference = Continuation(
+                    self.criterion,
+                    effort=min(_FIRST_PASSES, est.max_passes),
+                    min_effort=min(_MIN_PASSES, est.max_passes),
+                    max_effort=est.max_passes,
+                )
+                self.step = self._stochastic_step()
+            # Bounds of mini-batches do not tell when to stop; epochs do (EpochMonitor).
+            batches, tol = self._batches(problem, random_state), 0.0
+            start = np.arange(min(self.batch_size, problem.n_samples))
+        updates = getattr(self.step, "n_updates", 0)
+        memory = replace(
+            Memory.start(self._upper(problem, theta, start)), iteration=updates
+        )
+        return minimize(
+            problem,
+            theta,
+            inference=self.inference,
+            step=self.step,
+            memory=memory,
+            history=monitor.history,
+            max_iter=max_iter,
+            tol=tol,
+            batches=batches,
+            monitor=monitor,
+        )
+
+    def _full_batch(self, problem):
+        """Constant memory, unless the baseline is asked for that keeps latents."""
+        est = self.estimator
+        chunks = row_chunks(problem.n_samples, est.chunk_size or DEFAULT_CHUNK)
+        sum_chunks = accumulate_chunks(chunks, est.n_jobs)
+
+        def accumulate(problem, theta, rows, effort):
+            problem.network(theta)  # before threads ask for it
+            return sum_chunks(problem, theta, rows, effort)
+
+        def upper_bound(problem, theta, candidate, trial):
+            problem.network(theta)
+
+            def upper(chunk):
+                # The latent of a chunk is a function of theta, effort and rows.
+                latent = problem.infer(theta, problem.start(chunk), trial.effort)
+                problem.settle(theta, latent)
+                return problem.upper_bound(candidate, latent)
+
+            if trial.latent is not None:
+                return problem.upper_bound(candidate, trial.latent)
+            return sum(map_chunks(upper, chunks, est.n_jobs))
+
+        if est.criterion == "alternating":
+            self.inference = Persistent(self.criterion, effort=est.n_passes)
+        else:
+            self.inference = DoublingRestart(
+                self.criterion,
+                accumulate,
+                effort=min(_MIN_PASSES, est.max_passes),
+                max_effort=est.max_passes,
+            )
+        if est.solver == "gd":
+            self.step = GradientDescent(upper_bound)
+        elif self.step is None:
+            self.step = self._stochastic_step()
+
+    def _stochastic_step(self):
+        est = self.estimator
+        if est.solver == "adam":
+            return Adam(est.learning_rate_init)
+        power_t = est.power_t if est.learning_rate == "invscaling" else 0.0
+        return MomentumDescent(est.learning_rate_init, power_t, momentum=est.momentum)
+
+    def _batches(self, problem, random_state):
+        n_samples, size = problem.n_samples, self.batch_size
+
+        def batches():
+            order = np.arange(n_samples)
+            if self.estimator.shuffle:
+                random_state.shuffle(order)
+            return [order[rows] for rows in row_chunks(n_samples, size)]
+
+        return batches
+
+    def _upper(self, problem, theta, rows):
+        """Upper bound of the start, a chunk at a time."""
+        if isinstance(rows, slice):
+            chunks = row_chunks(problem.n_samples, DEFAULT_CHUNK)
+        else:
+            chunks = [rows]
+        upper = 0.0
+        for chunk in chunks:
+            latent = problem.infer(theta, problem.start(chunk), _START_PASSES)
+            problem.settle(theta, latent)
+            upper += problem.upper_bound(theta, latent)
+        return upper
+
+
+class EpochMonitor(FitMonitor):
+    """Keeps the loss of every epoch, and ends training that no longer improves.
+
+    Parameters
+    ----------
+    history : History
+        Record of the run.
+    validate : callable or None
+        Maps theta to a score on data held out.
+    tol, n_iter_no_change : float, int
+        Training ends after so many epochs that were better by less than `tol`.
+    **kwargs : dict
+        Parameters of `FitMonitor`.
+    """
+
+    def __init__(self, *, history, validate, tol, n_iter_no_change, **kwargs):
+        super().__init__(**kwargs)
+        self.history = history
+        self.losses, self.scores = [], []
+        self.best_theta = None
+        self.exhausted = False
+        self.n_capped = 0  # updates of the last epoch that met the cap on passes
+        self._validate = validate
+        self._tol = tol
+        self._patience = n_iter_no_change
+        self._n_poor = 0
+        self._seen = 0
+
+    def end(self, theta, record):
+        epoch = self.history.since(self._seen)
+        self._seen = len(self.history)
+        self.losses.append(float(np.mean(epoch["upper_bound"])))
+        self.n_capped = int(np.sum(epoch["capped"]))
+        record = {**record, "upper_bound": self.losses[-1]}
+        record["lower_bound"] = float(np.mean(epoch["lower_bound"]))
+        record["effort"] = float(np.mean(epoch["effort"]))
+        self._judge(theta)
+        return super().end(theta, record) or self.exhausted
+
+    def blew_up(self, first_upper):
+        """Whether the last epoch ended far above the start."""
+        return bool(self.losses) and not self.losses[-1] <= BLOWN_UP * first_upper
+
+    def _judge(self, theta):
+        """Count epochs without improvement; keep the best theta."""
+        if self._validate is None:
+            values, sign = self.losses, -1.0
+        else:
+            self.scores.append(self._validate(theta))
+            values, sign = self.scores, 1.0
+        best = max((sign * value for value in values[:-1]), default=-np.inf)
+        value = sign * values[-1]
+        self._n_poor = 0 if value > best + self._tol else self._n_poor + 1
+        if value > best:
+            self.best_theta = theta
+        self.exhausted = self._n_poor > self._patience
