@@ -82,12 +82,8 @@ def run(inference, max_iter=200, tol=1e-6, **kwargs):
     return result, history.to_bunch()
 
 
-def whole(rows):
-    return [rows]
-
-
-def halves(rows):
-    return [slice(0, 3), slice(3, 8)]
+whole = [slice(0, 8)]
+halves = [slice(0, 3), slice(3, 8)]
 
 
 class TestStrategies:
@@ -189,9 +185,20 @@ class TestBisection:
         assert inferred.satisfied
 
     def test_impossible_criterion_ends_at_exact_latents(self):
-        inferred = search(RelaxedGeneralized(0.5, 0.75), previous=0.5)
+        class Never(Criterion):
+            def satisfied(self, trial, memory):
+                return False
+
+        inferred = search(Never(), previous=0.5)
         assert inferred.trial.effort == 1.0
         assert not inferred.satisfied
+
+    def test_regemm_after_a_step_that_raised_the_objective(self):
+        # No effort brings the bound (at least 1) below the previous 0.5; a gap of half
+        # of the rise is asked for instead.
+        inferred = search(RelaxedGeneralized(0.5, 0.75), previous=0.5)
+        assert inferred.satisfied
+        assert inferred.trial.gap <= 0.25
 
     @given(rho=st.floats(0.01, 0.99))
     def test_sudemm_takes_the_largest_gap_allowed(self, rho):
