@@ -131,7 +131,9 @@ class RelaxedGeneralized(Criterion):
         """``c_t <= tol * J``: the quantity that Proposition 1 drives to zero."""
         # Negative after a step that has raised J by as much.
         c_t = abs(memory.previous_upper - trial.lower)
-        return moved.accepted and c_t <= tol * trial.lower + _ZERO * memory.first_upper
+        small = c_t <= tol * trial.lower + _ZERO * memory.first_upper
+        # In the first round, theta has not moved since the previous bound was taken.
+        return memory.iteration > 0 and moved.accepted and small
 
     @staticmethod
     def _mix(eta: float, trial: Trial, memory: Memory) -> float:

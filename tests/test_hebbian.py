@@ -150,6 +150,12 @@ def test_gradient_descent_never_raises_the_bound(friedman, criterion):
         assert np.all(np.diff(history.lower_bound) <= 1e-12)
 
 
+def test_regemm_does_not_stop_before_theta_has_moved(friedman):
+    X, y = friedman
+    model = regressor(criterion="regemm", max_iter=100, learning_rate_init=0.01)
+    assert model.fit(X, y).score(X, y) > 0.6
+
+
 def test_inference_by_coordinates_reaches_the_same_model(friedman):
     X, y = friedman
     kwargs = {"criterion": "fixed", "n_passes": 100, "batch_size": None}

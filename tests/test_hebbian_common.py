@@ -18,14 +18,14 @@ MODES = [
     {"criterion": "regemm"},
     {"criterion": "fixed", "batch_size": 16},
     {"criterion": "fixed", "batch_size": None},
-    {"criterion": "alternating", "n_passes": 30},
+    {"criterion": "alternating", "n_passes": 20},
 ]
 
 
 def estimators():
     for mode in MODES:
         for cls in (ContrastiveHebbianRegressor, ContrastiveHebbianClassifier):
-            yield cls((12, 8), learning_rate_init=0.03, max_iter=30, **mode)
+            yield cls((16, 8), learning_rate_init=0.02, max_iter=30, **mode)
 
 
 def expected_failed_checks(estimator):
