@@ -43,13 +43,10 @@ from sklearn_mm._core._loop import Status, minimize
 from sklearn_mm._core._protocols import Memory
 from sklearn_mm._core._steps import SurrogateMinimizer
 from sklearn_mm._problems._data_units import DataUnits, weighted_median
+from sklearn_mm._problems._deciding_rows import least_squares
 from sklearn_mm._problems._half_quadratic import HalfQuadraticProblem
 from sklearn_mm._problems._linear_residual import LinearResidual, standardization
-from sklearn_mm._problems._robust_start import (
-    least_squares,
-    refined_scale,
-    robust_start,
-)
+from sklearn_mm._problems._robust_start import refined_scale, robust_start
 from sklearn_mm.criteria import Fixed
 from sklearn_mm.kernels import KERNELS, get_kernel
 
@@ -524,9 +521,11 @@ class HalfQuadraticRobustRegressor(
         result = _run(
             problem, theta, effort, criterion, history, self.max_iter, tol, monitor
         )
-        left = self.max_iter - len(history)
-        if result.status is not Status.CONVERGED or not left:
+        if result.status is not Status.CONVERGED:
             return result
+        left = self.max_iter - len(history)
+        if not left:
+            return dataclasses.replace(result, status=Status.MAX_ITER)
         # No need for the criterion again: its certificate is tight here.
         return _run(
             dataclasses.replace(problem, over_relaxed=True),
