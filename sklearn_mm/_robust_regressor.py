@@ -338,13 +338,15 @@ class HalfQuadraticRobustRegressor(
             rho=self.rho,
             fixed_effort=_EXACT,
         )
-        units = DataUnits.of(X, y, weight, self.fit_intercept)
         # Dividing weights and penalty by the largest weight changes nothing but units,
         # and keeps sums over rows far from overflow.
         unit_weight = float(weight.max())
         weight = weight / unit_weight
+        mean, spread = standardization(X, weight, self.fit_intercept)
+        units = DataUnits.of(X, y, weight, self.fit_intercept, spread)
         Z = units.to_unit_columns(X)
-        mean, spread = standardization(Z, weight, self.fit_intercept)
+        if Z is not X:
+            mean, spread = standardization(Z, weight, self.fit_intercept)
         model = LinearResidual(
             Z,
             units.to_unit(y),

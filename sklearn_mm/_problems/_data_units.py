@@ -36,15 +36,22 @@ def weighted_median(values: Array, weight: Array) -> Array:
     return ordered[lower, columns] / 2.0 + ordered[upper, columns] / 2.0
 
 
-def _column_units(X: Any) -> Array | None:
+def _column_units(X: Any, spread: Array) -> Array | None:
     """Powers of two that bring columns of extreme size to size one, or None.
 
     Squares of numbers beyond 1e150 overflow and those below 1e-150 vanish; columns
     within wide limits of one are left as they are, which is the rule.
     """
-    if X.shape[0] == 0 or X.shape[1] == 0:
+    # A spread of one stands for a constant column, which may have been made of squares
+    # that vanished.
+    usual = (spread > 1.0 / _LARGE) & (spread < _LARGE) & (spread != 1.0)
+    if usual.all():
         return None
-    largest = np.maximum(_extreme(X.max(axis=0)), -_extreme(X.min(axis=0)))
+    largest = np.ones(X.shape[1])
+    suspects = X[:, ~usual]
+    largest[~usual] = np.maximum(
+        _extreme(suspects.max(axis=0)), -_extreme(suspects.min(axis=0))
+    )
     odd = (largest > _LARGE) | ((largest > 0) & (largest < 1.0 / _LARGE))
     if not odd.any():
         return None
@@ -75,16 +82,21 @@ class DataUnits:
     columns: Array | None = None  # where some are extreme
 
     @classmethod
-    def of(cls, X: Any, y: Array, weight: Array, centred: bool) -> DataUnits:
-        """Units in which y has median zero, unless not `centred`, and spread one."""
+    def of(
+        cls, X: Any, y: Array, weight: Array, centred: bool, spread: Array
+    ) -> DataUnits:
+        """Units in which y has median zero, unless not `centred`, and spread one.
+
+        The columns' spread tells where to look for extremes.
+        """
         Y = y.reshape(len(y), -1).astype(np.float64, copy=False)
         centre = weighted_median(Y, weight) if centred else np.zeros(Y.shape[1])
-        spread = np.abs(Y - centre)
+        distance = np.abs(Y - centre)
         # A median, since outliers may be of any size; the largest if most are equal.
-        scale = float(np.max(weighted_median(spread, weight)))
+        scale = float(np.max(weighted_median(distance, weight)))
         if not scale > 0:
-            scale = float(np.max(spread[weight > 0])) or 1.0
-        return cls(centre, scale, y.ndim == 1, _column_units(X))
+            scale = float(np.max(distance[weight > 0])) or 1.0
+        return cls(centre, scale, y.ndim == 1, _column_units(X, spread))
 
     @property
     def square(self) -> float:

@@ -56,12 +56,16 @@ _CG_TOLERANCE = 1e-8
 def standardization(
     X: Any, sample_weight: Array, fit_intercept: bool
 ) -> tuple[Array, Array]:
-    """Weighted mean and standard deviation of columns (1 for constant columns)."""
+    """Weighted mean and standard deviation of columns (1 for constant columns).
+
+    Infinite where squares overflow: the caller may want other units.
+    """
     n_features = X.shape[1]
     mean = np.zeros(n_features)
     total = sample_weight.sum()
     if scipy.sparse.issparse(X):
-        square = X.multiply(X) if X.dtype == np.float64 else X.astype(float).power(2)
+        with np.errstate(over="ignore"):
+            square = X.astype(np.float64).power(2)
         variance = np.asarray(square.T @ sample_weight).ravel() / total
     else:
         share = sample_weight / total
@@ -71,7 +75,8 @@ def standardization(
         variance = np.zeros(n_features)
         for block in row_chunks(X.shape[0], _block_rows(n_features)):
             centred = X[block] - mean
-            variance += share[block] @ np.square(centred, out=centred)
+            with np.errstate(over="ignore"):
+                variance += share[block] @ np.square(centred, out=centred)
     scale = np.sqrt(variance)
     # A spread that is rounding noise beside the mean is a constant column.
     constant = scale <= 10.0 * np.finfo(X.dtype).eps * np.abs(mean)
