@@ -15,10 +15,12 @@ from sklearn_mm._problems._candidate_pool import (
 # Rows that random subsets are screened on before the best see all deciding rows.
 _SCREEN_ROWS = 500
 # Random subsets: enough to hold a clean one but for this probability at that share of
-# inliers. Where that is too many, subsets are a gamble, and as many are drawn as cost
-# no more than the largest number does for that many parameters.
+# inliers. Where that is too many, as many are drawn as cost no more than the largest
+# number does for that many parameters; and none where that is a hopeless share of them
+# (from 14 parameters on), since the other candidates do not depend on luck.
 _SUBSET_FAILURE, _SUBSET_INLIERS = 1e-3, 0.55
 _MIN_SUBSETS, _MAX_SUBSETS, _SUBSET_PARAMETERS = 100, 2_000, 11
+_HOPELESS = 0.05
 _KEPT_SUBSETS, _KEPT_HALVES = 20, 8
 # Sensitivity components that are looked along, from either end of their order:
 # isolated outliers show in those of the largest influence, and a cluster that has drawn
@@ -82,6 +84,8 @@ def subset_candidates(
     n, r = pool.n_rows, pool.n_parameters
     needed = np.log(_SUBSET_FAILURE) / np.log1p(-(_SUBSET_INLIERS**r))
     affordable = _MAX_SUBSETS * min(1.0, (_SUBSET_PARAMETERS / r) ** 3)
+    if affordable < _HOPELESS * needed:
+        return np.empty((0, r, pool.n_outputs))
     n_subsets = int(max(min(needed, affordable), _MIN_SUBSETS))
     index = random_state.randint(n, size=(n_subsets, r))
     design = pool.Z[index]
