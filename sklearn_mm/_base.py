@@ -83,7 +83,7 @@ def warn_unless_converged(estimator, status):
             f"{estimator.max_iter} iterations: {status.value}. Increase max_iter, or "
             f"increase tol (now {estimator.tol:g}).",
             ConvergenceWarning,
-            stacklevel=3,
+            stacklevel=5,
         )
 
 

@@ -35,6 +35,8 @@ _HANDOVER = 1e-3
 # The same for joint minimisation, which stops by the change in a single step.
 _JOINT_HANDOVER = 1e-6
 _EXACT, _ALL_ONES = 1.0, 0.0
+# Beyond this, squares of the kernel's width and of residuals beside it overflow.
+_WIDEST = 1e140
 # A damped step is not a minimisation: a level of the graduated scheme takes more rounds
 # than for linear models. (8 ended lower than 4 on all six bundle adjustments tried:
 # the table in examples/bundle_adjustment.py.)
@@ -260,6 +262,10 @@ def robust_least_squares(
         retract,
     )
     n_groups = _check_residuals(model, x0, structure)
+    if not 1.0 / _WIDEST < tau < _WIDEST:
+        raise ValueError(
+            f"tau={tau:g} is too far from one: bring the residuals to other units."
+        )
     kernel = get_kernel(kernel)
     problem = HalfQuadraticProblem(model, kernel, float(tau), np.ones(n_groups))
     if max_nfev is None:
@@ -276,7 +282,7 @@ def robust_least_squares(
             f"{result.message} Check that jac is the Jacobian of fun, and that fun is "
             f"finite near x, or increase ftol (now {ftol}).",
             ConvergenceWarning,
-            stacklevel=2,
+            stacklevel=3,
         )
     if not np.any(result.weights > 0):
         warnings.warn(
@@ -284,7 +290,7 @@ def robust_least_squares(
             "weights are zero: x is stationary, but fits nothing. Increase tau, or "
             "start closer to the solution.",
             ConvergenceWarning,
-            stacklevel=2,
+            stacklevel=3,
         )
     if verbose:
         print(
@@ -325,6 +331,12 @@ def _check_residuals(model, x0, structure):
             f"fun returned {np.sum(~np.isfinite(r))} residuals at x0 that are not "
             "finite."
         )
+    with np.errstate(over="ignore"):
+        if not np.isfinite(model.squared_norms(x0)).all():
+            raise ValueError(
+                "fun returned residuals at x0 whose squares overflow: bring them to "
+                "other units."
+            )
     if structure is None:
         return len(r)
     if structure.n_parameters != x0.size:

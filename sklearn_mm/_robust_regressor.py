@@ -64,6 +64,9 @@ _ANY_WIDTH = 1.0
 # Targets have unit spread when they are fitted; a tolerance relative to kernels that
 # are narrower than this would ask for less than rounding.
 _RESOLUTION = 1e-8
+# Kernels wider than this, in spreads of the targets, are quadratic to rounding, and
+# those narrower than its inverse give every row that is not on the plane weight zero.
+_WIDEST = 1e50
 # Rows within this many noise scales are inliers (for one output).
 _INLIER_SCALES = 3.0
 
@@ -183,7 +186,7 @@ class HalfQuadraticRobustRegressor(
         One entry per iteration of `upper_bound` and `lower_bound` (of the objective at
         the iterate), their `gap`, the `effort` (1/sigma: 1 for exact weights, 0 for
         all-ones), `previous_upper`, `decrease`, `change`, `work` (trials of the search
-        for sigma), `satisfied`, `accepted` and `time`.
+        for sigma), `satisfied`, `capped`, `accepted` and `time`.
 
     n_features_in_ : int
         Number of features seen during fit.
@@ -202,8 +205,9 @@ class HalfQuadraticRobustRegressor(
     -----
     The lower bound in `history_` is the objective itself, which is cheap to evaluate
     here. In every iteration ``lower_bound <= upper_bound``, and under "regemm" the
-    sequence ``upper_bound`` never increases as long as that criterion runs. Once the
-    bounds agree to a relative 1e-2, the remaining iterations use exact weights.
+    sequence ``upper_bound`` never increases as long as that criterion runs. Once its
+    stopping rule holds to a relative 1e-2 (for "regemm" and "sudemm", once the bounds
+    agree so far), the remaining iterations use exact weights, whatever the criterion.
 
     With several outputs, a row has one weight, which depends on the norm of its
     residual vector: bring outputs to comparable units first.
@@ -367,10 +371,11 @@ class HalfQuadraticRobustRegressor(
             attributes=lambda theta: units.fitted(model, theta, X.dtype),
             unit=unit_weight * units.square,
         )
-        start, effort = self._start(X, y, warm, model, units, weight, criterion, tuning)
-        problem = HalfQuadraticProblem(
-            model, kernel, tuning * start.scale, weight, _RESOLUTION
+        start, effort = self._start(
+            X, y, warm, model, units, weight, unit_weight, criterion, tuning
         )
+        tau, d = tuning * start.scale, model.Y.shape[1]
+        problem = HalfQuadraticProblem(model, kernel, tau, weight, _RESOLUTION, d)
         history = History()
         result = self._minimize(
             problem, start.theta, effort, criterion, history, monitor
@@ -379,12 +384,13 @@ class HalfQuadraticRobustRegressor(
         warn_unless_converged(self, result.status)
 
         z = problem.z(result.theta)
-        d = model.Y.shape[1]
         radius = _INLIER_SCALES
         if d > 1:
             radius = chi.ppf(2.0 * ndtr(_INLIER_SCALES) - 1.0, d)
         self.__dict__.update(units.fitted(model, result.theta, X.dtype))
         self.scale_ = start.scale * units.scale
+        if not isinstance(self.scale, str):
+            self.scale_ = float(self.scale)
         self.weights_ = kernel.weight(z)
         self.inlier_mask_ = np.sqrt(z) * tuning <= radius
         self.history_ = _in_units(history.to_bunch(), unit_weight * units.square)
@@ -426,13 +432,15 @@ class HalfQuadraticRobustRegressor(
         tuning = self.tuning
         if tuning is None:
             tuning = kernel.tuning_constant(n_outputs)
-        return float(tuning) if np.isfinite(tuning) else _ANY_WIDTH
+        return _within(tuning) if np.isfinite(tuning) else _ANY_WIDTH
 
-    def _start(self, X, y, warm, model, units, weight, criterion, tuning):
+    def _start(self, X, y, warm, model, units, weight, unit_weight, criterion, tuning):
         """Start and scale (in unit targets), and the effort of the first weights."""
         kernel = get_kernel(self.kernel)
-        theta, effort = self._user_start(X, y, warm, model, units, weight)
-        scale = None if isinstance(self.scale, str) else self.scale / units.scale
+        theta, effort = self._user_start(X, y, warm, model, units, weight, unit_weight)
+        scale = None
+        if not isinstance(self.scale, str):
+            scale = _within(self.scale / units.scale)
 
         def climb(problem, theta):
             return _run(
@@ -455,7 +463,7 @@ class HalfQuadraticRobustRegressor(
                 "not show which of them are outliers: the fit is least squares of "
                 "minimum norm. Pass more rows, fewer features, or alpha > 0.",
                 ConvergenceWarning,
-                stacklevel=4,
+                stacklevel=5,
             )
         if scale is None and start.sampled:
             norms = model.squared_norms(start.theta)
@@ -463,7 +471,7 @@ class HalfQuadraticRobustRegressor(
             start = dataclasses.replace(start, scale=refined)
         return start, effort
 
-    def _user_start(self, X, y, warm, model, units, weight):
+    def _user_start(self, X, y, warm, model, units, weight, unit_weight):
         """Theta of `init` or of a previous fit (None for "auto"), and first effort."""
         if warm is not None:
             coef, intercept = warm
@@ -485,7 +493,7 @@ class HalfQuadraticRobustRegressor(
             estimator = clone(self.init)
             routed = {}
             if has_fit_parameter(estimator, "sample_weight"):
-                routed["sample_weight"] = weight
+                routed["sample_weight"] = weight * unit_weight
             predicted = estimator.fit(X, y, **routed).predict(X)
             shadow = LinearResidual(
                 model.X,
@@ -554,6 +562,11 @@ def _run(problem, theta, effort, criterion, history, max_iter, tol, monitor=None
         tol=tol,
         monitor=monitor,
     )
+
+
+def _within(width):
+    """A width whose square, and that of its product with another, is finite."""
+    return float(np.clip(width, 1.0 / _WIDEST, _WIDEST))
 
 
 def _positive_weights(sample_weight, X):

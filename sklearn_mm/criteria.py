@@ -183,7 +183,8 @@ class SufficientDescent(Criterion):
 
 @dataclass(frozen=True)
 class Fixed(Criterion):
-    """A given effort in every round.
+    """A given effort in every round (of the robust solvers: until they finish with
+    exact weights).
 
     Parameters
     ----------

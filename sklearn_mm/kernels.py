@@ -51,7 +51,7 @@ _TINY = np.finfo(np.float64).tiny
 _SLOPE_STEP = 6e-6
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Kernel:
     """Base class of the robust kernels; subclass it to bring your own.
 
@@ -61,6 +61,14 @@ class Kernel:
     """
 
     name: ClassVar[str] = ""
+
+    # Kernels are equal if they are of one class and have the same attributes, those of
+    # a subclass that is no dataclass included: the tuning constants depend on it.
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and vars(self) == vars(other)
+
+    def __hash__(self) -> int:
+        return hash((type(self), tuple(sorted(vars(self).items()))))
 
     def loss(self, z: ArrayLike) -> Array:
         """Robust loss of squared residuals, in units of ``tau**2``."""
@@ -105,7 +113,7 @@ class Kernel:
         return _tuning_constant(self, d, efficiency)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Quadratic(Kernel):
     """Least squares: the weight is one whatever the residual."""
 
@@ -127,7 +135,7 @@ class Quadratic(Kernel):
         return np.inf
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class SmoothTruncatedQuadratic(Kernel):
     """The paper's kernel: a parabola that bends smoothly into a constant."""
 
@@ -147,7 +155,7 @@ class SmoothTruncatedQuadratic(Kernel):
         return np.subtract(u, 1.0) / 2
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class GemanMcClure(Kernel):
     """Geman & McClure's bounded kernel with polynomial tails."""
 
@@ -168,7 +176,7 @@ class GemanMcClure(Kernel):
         return (1.0 - 1.0 / np.sqrt(np.maximum(u, _TINY))) / 2
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Welsch(Kernel):
     """Welsch's bounded kernel with Gaussian weights."""
 
@@ -187,7 +195,7 @@ class Welsch(Kernel):
         return np.log(np.maximum(u, _TINY)) / 2
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Cauchy(Kernel):
     """Cauchy's kernel: unbounded, growing like a logarithm."""
 
@@ -207,7 +215,7 @@ class Cauchy(Kernel):
         return (1.0 - 1.0 / np.maximum(u, _TINY)) / 2
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Tukey(Kernel):
     """Tukey's biweight."""
 
@@ -229,7 +237,7 @@ class Tukey(Kernel):
         return (np.sqrt(u) - 1.0) / 2
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Huber(Kernel):
     """Huber's convex kernel: quadratic at the centre, linear in the tails."""
 
@@ -328,14 +336,15 @@ def _efficiency(kernel: Kernel, d: int, c: float) -> float:
     omega = kernel.weight(np.square(nodes / c))
     slope = float(quadrature @ (np.square(nodes) * omega)) / d
     variance = float(quadrature @ np.square(nodes * omega)) / d
-    return slope**2 / variance
+    return slope**2 / variance if variance > 0.0 else 0.0
 
 
 def _chi_rule(d: int, c: float) -> tuple[Array, Array]:
     """Quadrature for the chi law, split at the kernel's kink."""
     x, w = roots_legendre(80)
     far = float(chi.ppf(1.0 - 1e-16, d)) + 1.0
-    edges = np.unique(np.clip([0.0, c / 2, c, far], 0.0, far))
+    root = np.sqrt(d)  # the law is concentrated within a few units of it
+    edges = np.unique(np.clip([0.0, root - 9, root, root + 9, c / 2, c, far], 0.0, far))
     lo, hi = edges[:-1, None], edges[1:, None]
     nodes = (lo + (hi - lo) * (x + 1.0) / 2).ravel()
     weights: Any = ((hi - lo) / 2 * w).ravel() * chi.pdf(nodes, d)

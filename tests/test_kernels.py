@@ -177,3 +177,26 @@ def test_kernels_are_frozen_and_comparable():
     assert kernel == type(kernel)()
     with pytest.raises(AttributeError):
         kernel.width = 2.0
+
+
+def test_kernels_with_attributes_are_told_apart():
+    class Wide(type(KERNELS["cauchy"])):
+        def __init__(self, width):
+            self.width = width
+
+        def weight(self, z):
+            return super().weight(np.asarray(z) / self.width**2)
+
+    assert Wide(1.0) != Wide(2.0)
+    assert Wide(1.0) == Wide(1.0)
+    one, two = Wide(1.0).tuning_constant(), Wide(2.0).tuning_constant()
+    assert_allclose(one, 2 * two, rtol=1e-6)
+
+
+@pytest.mark.parametrize("d", [500, 3_000, 10_000])
+def test_tuning_constant_of_many_dimensions(d):
+    kernel = KERNELS["tukey"]
+    c = kernel.tuning_constant(d)
+    assert np.sqrt(d) / 2 < c < 50 * np.sqrt(d)
+    # Residual norms are all but constant: efficiency is kept by ever less slack.
+    assert c / np.sqrt(d) <= kernel.tuning_constant(50) / np.sqrt(50)

@@ -591,3 +591,25 @@ def test_all_weights_zero_warns():
         robust_least_squares(
             lambda x: x[0] - np.arange(3.0), [100.0], criterion="fixed"
         )
+
+
+@pytest.mark.parametrize(
+    "criterion", ["regemm", "sudemm", "fixed", "graduated", "joint"]
+)
+def test_steps_into_infinite_residuals_are_rejected(criterion):
+    # The last residual has no weight, and blows up beyond 0.9.
+    def fun(x):
+        return np.append(np.full(4, x[0] - 0.5), np.inf if x[0] > 0.9 else 100.0)
+
+    result = robust_least_squares(fun, [0.0], criterion=criterion, tau=2.0)
+    assert np.isfinite(result.fun).all()
+    assert np.isfinite(result.cost)
+    assert result.x[0] == pytest.approx(0.5, abs=1e-3)
+
+
+def test_residuals_and_widths_that_overflow():
+    with pytest.raises(ValueError, match="squares overflow"):
+        robust_least_squares(lambda x: 1e160 * x, [1.0], kernel="quadratic")
+    for tau in (1e-200, 1e200):
+        with pytest.raises(ValueError, match="tau="):
+            robust_least_squares(lambda x: x - 1, [0.0], tau=tau)

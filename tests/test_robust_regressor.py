@@ -804,3 +804,62 @@ def test_wide_sparse_data_are_never_made_dense(rng, monkeypatch):
     assert peak < 0.5 * 8 * X.shape[0] * X.shape[1]
     assert np.isfinite(model.coef_).all()
     assert model.weights_[:400].mean() < 0.1 < 0.5 < model.weights_[400:].mean()
+
+
+@pytest.mark.parametrize(
+    ("share", "size"), [(1 / 20_000, 1e4), (1e-3, 1e3), (0.01, 100.0), (0.1, 10.0)]
+)
+def test_leverage_in_many_rows_does_not_stall(rng, share, size):
+    # A small change of the weights, but nearly all of the Gram matrix.
+    n = 20_000
+    X = rng.normal(size=(n, 3))
+    y = X @ [1.0, 2.0, 3.0] + rng.normal(size=n)
+    bad = round(share * n)
+    X[:bad] = size * rng.normal(size=(bad, 3))
+    y[:bad] = 0.0
+    model = make().fit(X, y)
+    assert model.n_iter_ <= 20
+    weighted = model.weights_ * (y - model.predict(X))
+    assert np.abs(X.T @ weighted).max() < 1e-3 * np.sqrt(n)
+
+
+@pytest.mark.parametrize("size", [1e6, 1e8, 1e12])
+@pytest.mark.parametrize("where", ["row", "cell"])
+def test_giant_entries_of_X(rng, size, where):
+    X = rng.normal(size=(300, 3))
+    y = X @ [1.0, 2.0, 3.0] + rng.normal(size=300)
+    clean = make().fit(X[1:], y[1:])
+    X[0, : 1 if where == "cell" else 3] = size
+    model = make().fit(X, y)
+    assert_allclose(model.coef_, clean.coef_, atol=0.01)
+    assert not model.inlier_mask_[0]
+
+
+@pytest.mark.parametrize("kwargs", [{"scale": 1e160}, {"tuning": 1e200}])
+def test_widths_beyond_any_data_are_least_squares(contaminated, kwargs):
+    X, y = contaminated
+    model = make(**kwargs).fit(X, y)
+    assert_allclose(model.coef_, LinearRegression().fit(X, y).coef_, rtol=1e-6)
+    assert model.inlier_mask_.all()
+
+
+def test_over_relaxation_knows_the_number_of_outputs(rng):
+    X = rng.normal(size=(400, 3))
+    Y = X @ rng.normal(size=(3, 3)) + rng.normal(size=(400, 3))
+    assert make(tol=1e-10).fit(X, Y).n_iter_ <= 10
+
+
+def test_warnings_point_at_the_caller(contaminated):
+    X, y = contaminated
+    with pytest.warns(ConvergenceWarning) as caught:
+        make(max_iter=2).fit(X, y)
+    assert caught[0].filename == __file__
+
+
+def test_init_estimator_sees_the_weights_of_the_user(contaminated):
+    X, y = contaminated
+    counts = np.random.default_rng(5).integers(0, 4, size=len(y))
+    init = Ridge(alpha=100.0)
+    weighted = make(init=init).fit(X, y, sample_weight=counts)
+    repeated = make(init=init).fit(np.repeat(X, counts, axis=0), np.repeat(y, counts))
+    assert_allclose(weighted.coef_, repeated.coef_, rtol=1e-8)

@@ -87,7 +87,10 @@ class EffortBisection:
         prescribed = self.criterion.prescribe(memory)
         last = self._last
         if memory.rejected and last and prescribed in (None, last.trial.effort):
-            return replace(last, work=0.0)
+            # The step may promise less than before the rejection.
+            last.trial._known_decrease = None
+            if not last.satisfied or self.criterion.satisfied(last.trial, memory):
+                return replace(last, work=0.0)
         latent = problem.start(rows)
         n_trials = 0
 

@@ -29,6 +29,9 @@ _MIN_SHARE = 0.3
 # would take gigabytes; the criterion's own runs remain.
 _MAX_BATCHED_PARAMETERS = 64
 _FINALISTS = 10
+# Rows whose root mean square standardised entry is larger count as one of this size
+# when the design is whitened.
+_FAR_OUT = 30.0
 # Order statistics at which the score is evaluated.
 _GRID = 64
 # Relative to the spread of y, a residual below is rounding: the fit is exact.
@@ -53,7 +56,7 @@ class Chosen:
 class CandidatePool:
     """Batched work on candidates theta of shape (n_candidates, r, d), whitened."""
 
-    Z: Array  # orthonormal design, Z' diag(w) Z = n I
+    Z: Array  # orthonormal design, Z' diag(w) Z = n I but for rows far out
     Y: Array
     weight: Array  # sums to the number of rows
     back: Array  # (q, r) maps whitened coefficients to the model's
@@ -74,7 +77,10 @@ class CandidatePool:
         design = (X - model.mean) / model.scale
         if model.fit_intercept:
             design = np.hstack([design, np.ones((n, 1))])
-        values, vectors = scipy.linalg.eigh((design * weight[:, None]).T @ design / n)
+        # Rows far out in X must not make all others look like rounding.
+        size = np.sqrt(np.mean(np.square(design), axis=1))
+        tame = weight * np.square(np.minimum(1.0, _FAR_OUT / np.maximum(size, 1e-300)))
+        values, vectors = scipy.linalg.eigh((design * tame[:, None]).T @ design / n)
         keep = values > 1e-10 * values[-1]
         root = np.sqrt(values[keep])
         back = vectors[:, keep] / root

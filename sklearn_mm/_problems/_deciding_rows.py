@@ -20,7 +20,9 @@ ROWS_PER_PARAMETER = 5.0
 
 def least_squares(model: LinearResidual, sample_weight: Array) -> Array:
     """Theta of (ridge) least squares."""
-    return model.minimize(np.zeros(model.shape).ravel(), sample_weight)[0]
+    theta = model.minimize(np.zeros(model.shape).ravel(), sample_weight)[0]
+    model.forget()
+    return theta
 
 
 @dataclass(frozen=True)

@@ -83,6 +83,7 @@ class HalfQuadraticProblem:
     tau: float
     sample_weight: Array
     resolution: float = 0.0  # residuals below are rounding; moves need not be smaller
+    residual_dim: int = 1
     over_relaxed: bool = False  # go further than the minimiser with exact weights
 
     def start(self, rows: Rows) -> Confidence:
@@ -126,16 +127,18 @@ class HalfQuadraticProblem:
     def _relaxation(self, latent: Confidence) -> float:
         """Ratio of the curvatures of the upper bound and of J, near a minimum.
 
-        J has curvature psi''(r) = omega + 2 z omega'(z) where the bound has omega.
-        Where residuals do not depend on the design, weighted least squares falls short
-        of J's minimum by the ratio of their means. Going further keeps the monotone
-        decrease, since the bound is quadratic in theta.
+        For residuals of dimension d, J has curvature omega + 2 z omega'(z) / d in the
+        mean over directions where the bound has omega. Where residuals do not depend on
+        the design, weighted least squares falls short of J's minimum by the ratio of
+        their means. Going further keeps the monotone decrease, since the bound is
+        quadratic in theta.
         """
         assert latent.z is not None and latent.u is not None
         h = 1e-3  # of the one-sided difference; the result need not be exact
         shrunk = self.kernel.weight(latent.z * (1.0 + h))
         bound = float(self.sample_weight @ latent.u)
-        curvature = bound + 2.0 / h * float(self.sample_weight @ (shrunk - latent.u))
+        slope = float(self.sample_weight @ (shrunk - latent.u)) / h
+        curvature = bound + 2.0 * slope / self.residual_dim
         if not curvature > bound / _MAX_RELAXATION:
             return 1.0  # far from a minimum, or a kernel for which this is no guide
         return bound / curvature
@@ -156,8 +159,15 @@ class HalfQuadraticProblem:
         than their difference has.
         """
         assert latent.z is not None and latent.u is not None
+        if not self.is_defined(new):
+            return np.nan
         differences = latent.u * (latent.z - self.z(new))
         return 0.5 * self.tau**2 * float(self.sample_weight @ differences)
+
+    def is_defined(self, theta: Array) -> bool:
+        """Whether all residuals are finite there."""
+        with np.errstate(over="ignore"):
+            return bool(np.isfinite(self.model.squared_norms(theta)).all())
 
     def objective(self, theta: Array) -> float:
         """The robust objective J itself."""

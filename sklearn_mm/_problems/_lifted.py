@@ -63,6 +63,8 @@ class LiftedProblem:
 
     def decrease(self, theta: Array, latent: Any, new: Array) -> float:
         """Decrease of the lifted objective."""
+        if not self.inner.is_defined(self.split(new)[0]):
+            return np.nan
         return float(np.sum(self._terms(theta) - self._terms(new)))
 
     def retract(self, theta: Array, delta: Array) -> Array:

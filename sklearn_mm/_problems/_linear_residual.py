@@ -43,6 +43,9 @@ _DEFAULT_CHUNK = 262_144
 # Eigenvalues of the standardised Gram matrix below this share of the largest are
 # directions that the data do not determine; the minimum-norm solution ignores them.
 _RANK_TOLERANCE = 1e-13
+# Standard deviations beyond so many median absolute deviations, on about so many rows,
+# are those of outliers in X.
+_BLOWN_UP, _ROBUST_ROWS = 50.0, 500
 # Means beyond this many spreads are subtracted from the rows before they are multiplied
 # (four of sixteen digits would be lost otherwise).
 _FAR = 100.0
@@ -78,10 +81,27 @@ def standardization(
             with np.errstate(over="ignore"):
                 variance += share[block] @ np.square(centred, out=centred)
     scale = np.sqrt(variance)
+    if not scipy.sparse.issparse(X):
+        _resist_outliers(X, mean, scale, fit_intercept)
     # A spread that is rounding noise beside the mean is a constant column.
     constant = scale <= 10.0 * np.finfo(X.dtype).eps * np.abs(mean)
     scale[constant] = 1.0
     return mean, scale
+
+
+def _resist_outliers(X: Any, mean: Array, scale: Array, fit_intercept: bool) -> None:
+    """Replace centre and scale in place where a few entries have blown them up.
+
+    They serve conditioning alone, so a part of the rows may speak for all: median and
+    median absolute deviation, where that is not zero.
+    """
+    sample = X[:: max(1, X.shape[0] // _ROBUST_ROWS)]
+    middle = np.median(sample, axis=0)
+    spread = np.median(np.abs(sample - middle), axis=0)
+    blown = (spread > 0) & ~(scale <= _BLOWN_UP * spread)
+    scale[blown] = spread[blown]
+    if fit_intercept:
+        mean[blown] = middle[blown]
 
 
 def _columnwise(A: Any, B: Array) -> Array:
@@ -103,6 +123,7 @@ class _Kept:
     residual: Array | None = None  # at that theta
     weights: Array | None = None
     factor: SymmetricFactor | None = None  # of H at those weights
+    slope: float = np.inf  # G' H^-1 G of the latest step, a squared distance
 
 
 @dataclass(frozen=True)
@@ -165,7 +186,9 @@ class LinearResidual:
     ) -> tuple[Array, float]:
         kept = self._kept
         if kept.factor is not None and self._is_close(weights):
-            return self._line_search(theta, weights, relaxation)
+            found = self._line_search(theta, weights, relaxation)
+            if found is not None:
+                return found
         if scipy.sparse.issparse(self.X) and self.shape[0] > _MAX_GRAM:
             return self._conjugate_gradients(theta, weights, relaxation)
         H, G = self.normal_equations(theta, weights)
@@ -176,6 +199,7 @@ class LinearResidual:
         if self.X.shape[0] > _KEEP_ROWS:
             kept.weights, kept.factor = weights, factor
         delta = factor.solve(G)
+        kept.slope = float(np.sum(delta * G))
         share = relaxation * (2.0 - relaxation)
         return theta + relaxation * delta.ravel(), 0.5 * share * float(
             np.sum(delta * G)
@@ -185,18 +209,30 @@ class LinearResidual:
         old = self._kept.weights
         return float(np.sum(np.abs(weights - old))) <= _KEEP_DRIFT * float(old.sum())
 
+    def forget(self) -> None:
+        """Drop the kept matrix: the next weights have nothing to do with the last."""
+        self._kept.factor = None
+
     def _line_search(
         self, theta: Array, weights: Array, relaxation: float
-    ) -> tuple[Array, float]:
-        """Exact minimisation of the upper bound along H_old^-1 G."""
+    ) -> tuple[Array, float] | None:
+        """Exact minimisation of the upper bound along H_old^-1 G.
+
+        None if the distance has not halved since the last step. A small change of the
+        weights is a large one of H where it falls on a row of high leverage; then H is
+        due to be computed anew.
+        """
         ridge = self._ridge()[:, None]
         residual = self.residual(theta)
         G = self._gradient(weights[:, None] * residual) - ridge * theta.reshape(
             self.shape
         )
         delta = self._kept.factor.solve(G)
-        change = self._map_rows(*self.unpack(delta.ravel()))
         slope = float(np.sum(delta * G))
+        if slope > 0.25 * self._kept.slope:
+            return None
+        self._kept.slope = slope
+        change = self._map_rows(*self.unpack(delta.ravel()))
         curvature = float(np.einsum("i,ij,ij->", weights, change, change))
         curvature += float(np.sum(ridge * np.square(delta)))
         if not (slope > 0.0 and curvature > 0.0):
