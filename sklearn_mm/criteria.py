@@ -183,8 +183,9 @@ class SufficientDescent(Criterion):
 
 @dataclass(frozen=True)
 class Fixed(Criterion):
-    """A given effort in every round (of the robust solvers: until they finish with
-    exact weights).
+    """A given effort in every round.
+
+    The robust solvers finish with exact weights, whatever the effort.
 
     Parameters
     ----------
