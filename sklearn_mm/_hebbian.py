@@ -35,9 +35,11 @@ _PARAMETERS = """hidden_layer_sizes : int or array-like of int, default=(64,)
             default="sudemm"
         When inference is accurate enough for an update:
 
-        - "sudemm": the gap between the bounds is at most `rho` times half the squared
-          norm of the gradient (with ``solver="gd"``, times the decrease that the step
-          guarantees);
+        - "sudemm": the gap between the bounds is at most `rho` times the decrease that
+          a gradient step guarantees, ``||g||^2 / (2 L)``. With ``solver="gd"`` L is
+          verified by backtracking; otherwise it is an estimate from the batch, which
+          makes the paper's stochastic test, ``rho / 2 ||g||^2``, independent of the
+          size of the activations;
         - "regemm": the upper bound has closed the fraction `eta` of the gap that the
           previous one left. Needs full batches. Its guarantee, a bound that never
           rises, is for ``solver="gd"``;
