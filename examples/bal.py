@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 from scipy.spatial.transform import Rotation
 
-from sklearn_mm import BlockStructure
+from sklearn_mm import BlockStructure, robust_least_squares
 
 POSE, INTRINSICS = 6, 3  # parameters of a camera
 
@@ -209,6 +209,18 @@ class Reprojection:
         )
         self._measured = np.ascontiguousarray(problem.observations.T)
         self._seen = None, None  # the latest x, and its projection
+
+    def solve(self, **kwargs):
+        """Result of `robust_least_squares` with these keywords, from the start x0."""
+        return robust_least_squares(
+            self.fun,
+            self.x0,
+            self.jac,
+            residual_dim=2,
+            structure=self.structure,
+            retract=self.retract,
+            **kwargs,
+        )
 
     def split(self, x):
         """Cameras with all nine parameters, and points."""

@@ -50,7 +50,7 @@ import json
 import bal
 import numpy as np
 
-from sklearn_mm import criteria, robust_least_squares
+from sklearn_mm import criteria
 
 METHODS = {
     "irls": "IRLS",
@@ -63,13 +63,7 @@ METHODS = {
 
 def refine(model, method, args):
     """Adjust the scene by a method; the result of `robust_least_squares`."""
-    return robust_least_squares(
-        model.fun,
-        model.x0,
-        model.jac,
-        residual_dim=2,
-        structure=model.structure,
-        retract=model.retract,
+    return model.solve(
         tau=args.tau,
         criterion=criteria.Fixed() if method == "irls" else method,
         eta=args.eta,

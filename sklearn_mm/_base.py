@@ -6,7 +6,9 @@ import functools
 import time
 import warnings
 
+import numpy as np
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils.validation import _check_sample_weight
 
 from sklearn_mm._core._loop import Status
 from sklearn_mm._core._protocols import Monitor
@@ -54,6 +56,20 @@ def resolve_criterion(criterion, *, eta, eta_prime, rho, fixed_effort, rho_power
             "residuals as well."
         )
     return criterion
+
+
+def unit_weights(sample_weight, X):
+    """Checked weights divided by the largest, and that one.
+
+    Sums over rows of the former stay far from overflow.
+    """
+    weight = _check_sample_weight(
+        sample_weight, X, dtype=np.float64, ensure_non_negative=True
+    )
+    if not np.any(weight > 0):  # scikit-learn < 1.9 lets this pass
+        raise ValueError("Sample weights must contain at least one non-zero number.")
+    unit = float(weight.max())
+    return weight / unit, unit
 
 
 def keep_state_on_error(fit):

@@ -21,10 +21,9 @@ from sklearn.utils.multiclass import (
 )
 from sklearn.utils.validation import validate_data
 
-from sklearn_mm._base import keep_state_on_error
+from sklearn_mm._base import keep_state_on_error, unit_weights
 from sklearn_mm._hebbian_base import (
     BaseContrastiveHebbian,
-    positive_weights,
     supports_partial_fit,
 )
 
@@ -356,7 +355,7 @@ class ContrastiveHebbianRegressor(
             multi_output=True,
             reset=reset,
         )
-        weight = positive_weights(sample_weight, X)
+        weight, _ = unit_weights(sample_weight, X)
         Y = y.reshape(len(y), -1).astype(np.float64)
         if reset:
             self._flat_targets = y.ndim == 1
@@ -598,7 +597,7 @@ class ContrastiveHebbianClassifier(ClassifierMixin, BaseContrastiveHebbian):
                 f"{type(self).__name__} needs at least 2 classes, got 1 class: "
                 f"{self.classes_.tolist()}."
             )
-        weight = positive_weights(sample_weight, X)
+        weight, _ = unit_weights(sample_weight, X)
         if reset or hasattr(self, "coefs_"):
             weight = weight * self._class_weights(y)
         Y = (y[:, None] == self.classes_).astype(X.dtype)

@@ -13,7 +13,6 @@ from sklearn.model_selection import train_test_split
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
 from sklearn.utils.validation import (
-    _check_sample_weight,
     check_is_fitted,
     validate_data,
 )
@@ -514,12 +513,3 @@ class BaseContrastiveHebbian(CallbackSupportMixin, BaseEstimator, metaclass=ABCM
                 ConvergenceWarning,
                 stacklevel=2,
             )
-
-
-def positive_weights(sample_weight, X):
-    weight = _check_sample_weight(
-        sample_weight, X, dtype=np.float64, ensure_non_negative=True
-    )
-    if not np.any(weight > 0):  # scikit-learn < 1.9 lets this pass
-        raise ValueError("Sample weights must contain at least one non-zero number.")
-    return weight / weight.max()  # sums stay far from overflow

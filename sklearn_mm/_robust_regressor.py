@@ -21,7 +21,6 @@ from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
 from sklearn.utils.extmath import safe_sparse_dot
 from sklearn.utils.validation import (
-    _check_sample_weight,
     check_array,
     check_is_fitted,
     has_fit_parameter,
@@ -35,6 +34,7 @@ from sklearn_mm._base import (
     FitMonitor,
     keep_state_on_error,
     resolve_criterion,
+    unit_weights,
     warn_unless_converged,
 )
 from sklearn_mm._core._history import History
@@ -334,7 +334,8 @@ class HalfQuadraticRobustRegressor(
             y_numeric=True,
             multi_output=True,
         )
-        weight = _positive_weights(sample_weight, X)
+        # The penalty is divided as well, so that nothing changes but units.
+        weight, unit_weight = unit_weights(sample_weight, X)
         criterion = resolve_criterion(
             self.criterion,
             eta=self.eta,
@@ -342,10 +343,6 @@ class HalfQuadraticRobustRegressor(
             rho=self.rho,
             fixed_effort=_EXACT,
         )
-        # Dividing weights and penalty by the largest weight changes nothing but units,
-        # and keeps sums over rows far from overflow.
-        unit_weight = float(weight.max())
-        weight = weight / unit_weight
         mean, spread = standardization(X, weight, self.fit_intercept)
         units = DataUnits.of(X, y, weight, self.fit_intercept, spread)
         Z = units.to_unit_columns(X)
@@ -567,15 +564,6 @@ def _run(problem, theta, effort, criterion, history, max_iter, tol, monitor=None
 def _within(width):
     """A width whose square, and that of its product with another, is finite."""
     return float(np.clip(width, 1.0 / _WIDEST, _WIDEST))
-
-
-def _positive_weights(sample_weight, X):
-    weight = _check_sample_weight(
-        sample_weight, X, dtype=np.float64, ensure_non_negative=True
-    )
-    if not np.any(weight > 0):  # scikit-learn < 1.9 lets this pass
-        raise ValueError("Sample weights must contain at least one non-zero number.")
-    return weight
 
 
 def _in_units(history, unit):

@@ -37,18 +37,6 @@ bal = _load("bal")
 example = _load("bundle_adjustment")
 
 
-def solve(model, **kwargs):
-    return robust_least_squares(
-        model.fun,
-        model.x0,
-        model.jac,
-        residual_dim=2,
-        structure=model.structure,
-        retract=model.retract,
-        **kwargs,
-    )
-
-
 @pytest.fixture(scope="module")
 def scene():
     with warnings.catch_warnings():
@@ -110,7 +98,7 @@ def test_retract_composes_rotations_from_the_left(scene):
 def test_synthetic_scene_all_methods():
     model = bal.Reprojection(bal.synthetic_scene())
     methods = ["fixed", "joint", "graduated", "sudemm", "regemm"]
-    results = {m: solve(model, tau=2.0, criterion=m, max_nfev=61) for m in methods}
+    results = {m: model.solve(tau=2.0, criterion=m, max_nfev=61) for m in methods}
     cost = {m: result.cost for m, result in results.items()}
     assert cost["regemm"] <= 1.02 * cost["graduated"]
     assert cost["regemm"] <= cost["joint"]
@@ -146,8 +134,8 @@ def test_every_jacobian_gives_the_same_run(scene):
 
 
 def test_free_intrinsics_fit_better(scene):
-    fixed = solve(bal.Reprojection(scene), tau=2.0, max_nfev=31)
-    free = solve(bal.Reprojection(scene, True), tau=2.0, max_nfev=61)
+    fixed = bal.Reprojection(scene).solve(tau=2.0, max_nfev=31)
+    free = bal.Reprojection(scene, True).solve(tau=2.0, max_nfev=61)
     assert free.cost < fixed.cost
 
 
@@ -156,7 +144,7 @@ def test_agrees_with_ceres(scene):
     pytest.importorskip("pycolmap")
     speed = _load("benchmarks/bundle_speed")
     _, theirs = speed.ceres(scene, "DENSE_SCHUR", 100)
-    ours = solve(bal.Reprojection(scene), kernel="cauchy", criterion="fixed")
+    ours = bal.Reprojection(scene).solve(kernel="cauchy", criterion="fixed")
     np.testing.assert_allclose(ours.cost, theirs, rtol=1e-4)
 
 
@@ -182,8 +170,8 @@ def test_start_cost(name):
 @pytest.mark.filterwarnings("ignore:Dropped:UserWarning")
 def test_ladybug_regemm_beats_irls():
     model = bal.Reprojection(bal.drop_behind(_read("problem-49-7776-pre.txt.bz2")))
-    irls = solve(model, criterion="fixed", max_nfev=21)
-    regemm = solve(model, criterion="regemm", max_nfev=31)
+    irls = model.solve(criterion="fixed", max_nfev=21)
+    regemm = model.solve(criterion="regemm", max_nfev=31)
     assert regemm.cost <= 0.75 * irls.cost
     assert regemm.cost < 2150
     run = regemm.history.effort < 1
@@ -199,10 +187,10 @@ def test_quality_after_100_iterations(name, tau):
     model = bal.Reprojection(bal.drop_behind(_read(name)))
     kwargs = {"tau": tau, "max_nfev": 101, "ftol": 0, "xtol": 0, "gtol": None}
     cost = {
-        criterion: solve(model, criterion=criterion, **kwargs).cost
+        criterion: model.solve(criterion=criterion, **kwargs).cost
         for criterion in ("fixed", "joint", "graduated")
     }
-    cost["regemm"] = solve(model, eta=0.25, eta_prime=0.5, **kwargs).cost
+    cost["regemm"] = model.solve(eta=0.25, eta_prime=0.5, **kwargs).cost
     assert cost["regemm"] <= 1.02 * cost["graduated"]
     assert cost["regemm"] <= cost["joint"]
     if "49" in name:
@@ -277,7 +265,7 @@ def test_points_behind_and_seen_once():
     assert n_behind > 0
     assert any(f"Dropped {n_behind} of" in message for message in messages)
     assert any("seen by one camera only" in message for message in messages)
-    result = solve(bal.Reprojection(dropped), tau=2.0, max_nfev=21)
+    result = bal.Reprojection(dropped).solve(tau=2.0, max_nfev=21)
     assert np.isfinite(result.x).all() and np.isfinite(result.cost)
 
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import platform
+import sys
 from pathlib import Path
 
 # One thread, before NumPy loads its BLAS: ratios of times mean something then.
 for _name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
+# Modules beside this folder: data sets, bundle adjustment.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 
 def print_environment() -> None:

@@ -29,19 +29,11 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import bal
 
-from sklearn_mm import robust_least_squares
-
 
 def ours(model, criterion, kernel, iterations):
     """Seconds per iteration, set-up included, and cost."""
     start = time.process_time()
-    result = robust_least_squares(
-        model.fun,
-        model.x0,
-        model.jac,
-        residual_dim=2,
-        structure=model.structure,
-        retract=model.retract,
+    result = model.solve(
         kernel=kernel,
         criterion=criterion,
         max_nfev=iterations + 1,
@@ -137,13 +129,7 @@ def compare_scipy(model, max_nfev):
             raise StopIteration
 
     start = time.process_time()
-    robust_least_squares(
-        model.fun,
-        model.x0,
-        model.jac,
-        residual_dim=2,
-        structure=model.structure,
-        retract=model.retract,
+    model.solve(
         kernel="quadratic",
         criterion="fixed",
         callback=callback,

@@ -15,15 +15,12 @@ the project). Without it, digits and diabetes from scikit-learn stand in.
 
 import argparse
 import csv
-import os
-import platform
 import time
 import warnings
-from pathlib import Path
+
+from _common import print_environment
 
 import numpy as np
-import scipy
-import sklearn
 from sklearn.datasets import (
     load_diabetes,
     load_digits,
@@ -37,10 +34,10 @@ from sklearn.neural_network import MLPRegressor
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
+from datasets import data_file
+
 from sklearn_mm import ContrastiveHebbianClassifier, ContrastiveHebbianRegressor
 
-ROOT = Path(__file__).resolve().parents[2]
-DATA = Path(os.environ.get("SKLEARN_MM_DATA", ROOT / ".." / "shared" / "data"))
 IMAGES = {
     "mnist": ("mnist.npz", (64,) * 4),
     "fashion_mnist": ("fashion_mnist.npz", (64,) * 4),
@@ -52,11 +49,12 @@ COLUMNS = ["data", "seed", "model", "train", "test", "epochs", "seconds", "passe
 def images(name):
     """Pixels in [0, 1] and labels, training and test part, and hidden layers."""
     file, hidden = IMAGES[name]
-    if not (DATA / file).exists():
+    path = data_file(file)
+    if path is None:
         X, y = load_digits(return_X_y=True)
         X, X_test, y, y_test = train_test_split(X / 16, y, random_state=0)
         return X.astype("f4"), y, X_test.astype("f4"), y_test, (32, 32)
-    with np.load(DATA / file) as data:
+    with np.load(path) as data:
         X, X_test = (data[part].astype("f4") / 255 for part in ("X_train", "X_test"))
         return X, data["y_train"], X_test, data["y_test"], hidden
 
@@ -67,11 +65,11 @@ def tables():
     yield "friedman1", *make_friedman1(1000, noise=1.0, random_state=0)
     yield "friedman2", *make_friedman2(1000, noise=1.0, random_state=0)
     yield "friedman3", *make_friedman3(1000, noise=0.1, random_state=0)
-    file = DATA / "california_housing.csv.gz"
-    if file.exists():
+    path = data_file("california_housing.csv.gz")
+    if path is not None:
         import pandas as pd
 
-        frame = pd.read_csv(file).select_dtypes("number").dropna()
+        frame = pd.read_csv(path).select_dtypes("number").dropna()
         y = frame.pop("median_house_value").to_numpy(float)
         yield "california", frame.to_numpy(float), y
 
@@ -126,11 +124,7 @@ def main():
     parser.add_argument("--output", default="hebbian_accuracy.csv")
     args = parser.parse_args()
     warnings.simplefilter("ignore", ConvergenceWarning)
-    print(platform.platform(), platform.processor(), f"{os.cpu_count()} cores")
-    print(
-        f"Python {platform.python_version()}, NumPy {np.__version__}, SciPy "
-        f"{scipy.__version__}, scikit-learn {sklearn.__version__}"
-    )
+    print_environment()
     epochs, n_rows = (2, 5000) if args.quick else (args.epochs, None)
     with open(args.output, "w", newline="") as file:
         writer = csv.writer(file)

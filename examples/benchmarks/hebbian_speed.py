@@ -9,30 +9,27 @@ is printed, then the share of every part of an update.
 MNIST is read from the folder named by SKLEARN_MM_DATA (default: ``../shared/data`` from
 the project); random pixels stand in without it.
 
-    OPENBLAS_NUM_THREADS=1 python examples/benchmarks/hebbian_speed.py [--quick]
+    python examples/benchmarks/hebbian_speed.py [--quick]
 """
 
 import argparse
 import csv
-import os
-import platform
 import time
 import warnings
-from pathlib import Path
+
+from _common import print_environment
 
 import numpy as np
-import scipy
-import sklearn
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.neural_network import MLPRegressor
 from threadpoolctl import threadpool_limits
+
+from datasets import data_file
 
 from sklearn_mm import ContrastiveHebbianRegressor
 from sklearn_mm._core import _gradient_steps
 from sklearn_mm._problems import _contrastive, _layered_energy
 
-ROOT = Path(__file__).resolve().parents[2]
-DATA = Path(os.environ.get("SKLEARN_MM_DATA", ROOT / ".." / "shared" / "data"))
 HIDDEN = (64,) * 4
 PARTS = [
     (_contrastive.ContrastiveProblem, "start", "take rows"),
@@ -47,9 +44,9 @@ PARTS = [
 
 
 def pixels(n_rows, dtype):
-    file = DATA / "mnist.npz"
-    if file.exists():
-        with np.load(file) as data:
+    path = data_file("mnist.npz")
+    if path is not None:
+        with np.load(path) as data:
             X, y = data["X_train"][:n_rows] / 255, data["y_train"][:n_rows]
     else:
         rng = np.random.default_rng(0)
@@ -120,11 +117,7 @@ def main():
     parser.add_argument("--output", default="hebbian_speed.csv")
     args = parser.parse_args()
     warnings.simplefilter("ignore", ConvergenceWarning)
-    print(platform.platform(), platform.processor(), f"{os.cpu_count()} cores")
-    print(
-        f"Python {platform.python_version()}, NumPy {np.__version__}, SciPy "
-        f"{scipy.__version__}, scikit-learn {sklearn.__version__}"
-    )
+    print_environment()
     n_rows, n_epochs = (5000, 2) if args.quick else (args.rows, args.epochs)
     with threadpool_limits(1), open(args.output, "w", newline="") as file:
         writer = csv.writer(file)

@@ -13,30 +13,30 @@ weights reach, with inference carried to the end afterwards.
 
 import argparse
 import csv
-import os
-import platform
+import sys
 import warnings
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
+from _common import print_environment
+
 import numpy as np
-import scipy
-import sklearn
 from sklearn.datasets import load_digits
 from sklearn.exceptions import ConvergenceWarning
 
+from datasets import data_file
+
 from sklearn_mm import ContrastiveHebbianClassifier
 
-ROOT = Path(__file__).resolve().parents[2]
-DATA = Path(os.environ.get("SKLEARN_MM_DATA", ROOT / ".." / "shared" / "data"))
 COLUMNS = ["mode", "criterion", "lower", "upper", "accuracy", "first", "last", "total"]
 
 
 def data(n_rows):
-    file = DATA / "mnist.npz"
-    if not file.exists():
+    path = data_file("mnist.npz")
+    if path is None:
         X, y = load_digits(return_X_y=True)
         return X.astype("f4") / 16, y, (32,) * 4
-    with np.load(file) as arrays:
+    with np.load(path) as arrays:
         X, y = arrays["X_train"][:n_rows], arrays["y_train"][:n_rows]
     return X.astype("f4") / 255, y, (64,) * 4
 
@@ -77,11 +77,7 @@ def main():
     parser.add_argument("--output", default="hebbian_criteria.csv")
     args = parser.parse_args()
     warnings.simplefilter("ignore", ConvergenceWarning)
-    print(platform.platform(), platform.processor(), f"{os.cpu_count()} cores")
-    print(
-        f"Python {platform.python_version()}, NumPy {np.__version__}, SciPy "
-        f"{scipy.__version__}, scikit-learn {sklearn.__version__}"
-    )
+    print_environment()
     X, y, hidden = data(500 if args.quick else 2000)
     with open(args.output, "w", newline="") as file:
         writer = csv.writer(file)
