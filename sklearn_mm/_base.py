@@ -63,6 +63,8 @@ def unit_weights(sample_weight, X):
 
     Sums over rows of the former stay far from overflow.
     """
+    if sample_weight is None:  # ones that take no memory
+        return np.broadcast_to(1.0, X.shape[0]), 1.0
     weight = _check_sample_weight(
         sample_weight, X, dtype=np.float64, ensure_non_negative=True
     )

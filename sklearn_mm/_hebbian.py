@@ -19,13 +19,14 @@ from sklearn.utils.multiclass import (
     type_of_target,
     unique_labels,
 )
-from sklearn.utils.validation import validate_data
 
 from sklearn_mm._base import keep_state_on_error, unit_weights
 from sklearn_mm._hebbian_base import (
     BaseContrastiveHebbian,
     supports_partial_fit,
 )
+from sklearn_mm._problems._row_sources import MappedRows
+from sklearn_mm._validation import validate_rows
 
 _PARAMETERS = """hidden_layer_sizes : int or array-like of int, default=(64,)
         Units of the hidden layers.
@@ -345,22 +346,14 @@ class ContrastiveHebbianRegressor(
         return outputs[:, 0] if self._flat_targets else outputs
 
     def _validate_targets(self, X, y, sample_weight, reset):
-        X, y = validate_data(
-            self,
-            X,
-            y,
-            accept_sparse="csr",
-            dtype=[np.float64, np.float32],
-            y_numeric=True,
-            multi_output=True,
-            reset=reset,
-        )
+        X, y = validate_rows(self, X, y, y_numeric=True, multi_output=True, reset=reset)
         weight, _ = unit_weights(sample_weight, X)
-        Y = y.reshape(len(y), -1).astype(np.float64)
+        Y = y.reshape(len(y), -1)
         if reset:
             self._flat_targets = y.ndim == 1
             # Rows without weight may hold anything.
-            rows, share = Y[weight > 0], weight[weight > 0]
+            kept = weight > 0
+            rows, share = Y[kept].astype(np.float64), weight[kept]
             self.target_mean_ = np.average(rows, axis=0, weights=share)
             centred = rows - self.target_mean_
             # Divided by the largest first: squares neither overflow nor vanish.
@@ -376,7 +369,12 @@ class ContrastiveHebbianRegressor(
                 f"y has {Y.shape[1]} outputs, but {type(self).__name__} was fitted "
                 f"with {self.n_outputs_}."
             )
-        return X, ((Y - self.target_mean_) / self.target_scale_).astype(X.dtype), weight
+        mean, scale, dtype = self.target_mean_, self.target_scale_, X.dtype
+
+        def standardized(rows):
+            return ((rows - mean) / scale).astype(dtype)
+
+        return X, MappedRows(Y, standardized, Y.shape[1], dtype), weight
 
     def _score_outputs(self, outputs, Y, sample_weight):
         return r2_score(Y, outputs, sample_weight=sample_weight)
@@ -563,15 +561,7 @@ class ContrastiveHebbianClassifier(ClassifierMixin, BaseContrastiveHebbian):
         return project_to_simplex(self._outputs(X))
 
     def _validate_targets(self, X, y, sample_weight, reset):
-        X, y = validate_data(
-            self,
-            X,
-            y,
-            accept_sparse="csr",
-            dtype=[np.float64, np.float32],
-            multi_output=True,
-            reset=reset,
-        )
+        X, y = validate_rows(self, X, y, multi_output=True, reset=reset)
         check_classification_targets(y)
         if type_of_target(y).startswith("multilabel") or (
             y.ndim == 2 and y.shape[1] > 1
@@ -600,8 +590,12 @@ class ContrastiveHebbianClassifier(ClassifierMixin, BaseContrastiveHebbian):
         weight, _ = unit_weights(sample_weight, X)
         if reset or hasattr(self, "coefs_"):
             weight = weight * self._class_weights(y)
-        Y = (y[:, None] == self.classes_).astype(X.dtype)
-        return X, Y, weight
+        classes, dtype = self.classes_, X.dtype
+
+        def indicators(labels):
+            return (labels[:, None] == classes).astype(dtype)
+
+        return X, MappedRows(y, indicators, len(classes), dtype), weight
 
     def _class_weights(self, y):
         if self.class_weight is None:

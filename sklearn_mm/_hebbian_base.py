@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from abc import ABCMeta, abstractmethod
+from dataclasses import replace
 from numbers import Integral, Real
 
 import numpy as np
@@ -12,10 +13,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import train_test_split
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
-from sklearn.utils.validation import (
-    check_is_fitted,
-    validate_data,
-)
+from sklearn.utils.validation import check_is_fitted
 
 from sklearn_mm._base import (
     CRITERIA,
@@ -25,17 +23,22 @@ from sklearn_mm._base import (
     resolve_criterion,
     warn_unless_converged,
 )
-from sklearn_mm._core._chunks import map_chunks, row_chunks
 from sklearn_mm._core._history import History
 from sklearn_mm._core._loop import Status
 from sklearn_mm._hebbian_training import (
-    DEFAULT_CHUNK,
     EpochMonitor,
     Trainer,
     initial_theta,
+    problem_chunks,
 )
-from sklearn_mm._problems._contrastive import ContrastiveProblem, infer_free
+from sklearn_mm._problems._contrastive import (
+    ContrastiveProblem,
+    certified_bounds,
+    free_outputs,
+)
 from sklearn_mm._problems._layered_energy import unpack
+from sklearn_mm._problems._row_sources import LazyRows
+from sklearn_mm._validation import validate_rows
 from sklearn_mm.criteria import Fixed
 
 
@@ -229,27 +232,14 @@ class BaseContrastiveHebbian(CallbackSupportMixin, BaseEstimator, metaclass=ABCM
         """
         check_is_fitted(self)
         X, Y, weight = self._validate_targets(X, y, sample_weight, reset=False)
-        X, Y = X.astype(np.float64), Y.astype(np.float64)
-        problem = self._problem(X, Y, weight)
-        theta = self._theta()
-        problem.network(theta)
-
-        def chunk_bounds(chunk):
-            latent, passes = problem.start(chunk), 0
-            while True:
-                more = min(max(passes, 4), self.max_passes - passes)
-                latent = problem.infer(theta, latent, more)
-                passes += more
-                point = problem.settle(theta, latent)
-                upper = float(latent.share @ point.upper)
-                lower = float(latent.share @ point.lower)
-                accurate = upper - lower <= self.inference_tol * upper
-                if accurate or passes >= self.max_passes:
-                    return np.array([min(lower, upper), upper])
-
-        chunks = row_chunks(X.shape[0], self.chunk_size or DEFAULT_CHUNK)
-        lower, upper = sum(map_chunks(chunk_bounds, chunks, self.n_jobs))
+        problem = replace(self._problem(X, Y, weight), data_dtype=np.float64)
+        lower, upper = sum(self._map_parts(certified_bounds, problem, self._theta()))
         return float(lower), float(upper)
+
+    def _map_parts(self, function, problem, theta):
+        chunks = problem_chunks(problem, self.chunk_size)
+        arguments = (self.inference_tol, self.max_passes)
+        return problem.map_parts(function, theta, chunks, self.n_jobs, *arguments)
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
@@ -267,7 +257,8 @@ class BaseContrastiveHebbian(CallbackSupportMixin, BaseEstimator, metaclass=ABCM
         raw = (X, y)
         X, Y, weight = self._validate_targets(X, y, sample_weight, reset=fresh)
         kept = weight > 0
-        if not kept.all():  # rows without weight would only thin out mini-batches
+        lazy = isinstance(X, LazyRows)
+        if not (lazy or kept.all()):  # rows without weight would thin out mini-batches
             X, Y, weight = X[kept], Y[kept], weight[kept]
         batch_size = self._batch_size(criterion, X.shape[0])
         random_state = check_random_state(self.random_state)
@@ -424,6 +415,12 @@ class BaseContrastiveHebbian(CallbackSupportMixin, BaseEstimator, metaclass=ABCM
 
     def _hold_out(self, X, Y, weight, sizes, random_state):
         """Training part of the data, and a score on the rest."""
+        if isinstance(X, LazyRows):
+            raise ValueError(
+                "early_stopping=True needs X in memory, to set rows aside. Set "
+                "early_stopping=False."
+            )
+        Y = Y[:]
         labels = self._stratify(Y)
         X, X_val, Y, Y_val, weight, weight_val = train_test_split(
             X,
@@ -474,9 +471,7 @@ class BaseContrastiveHebbian(CallbackSupportMixin, BaseEstimator, metaclass=ABCM
 
     def _validate_X(self, X):
         check_is_fitted(self)
-        return validate_data(
-            self, X, accept_sparse="csr", dtype=[np.float64, np.float32], reset=False
-        )
+        return validate_rows(self, X, reset=False)
 
     def _outputs(self, X):
         """Outputs of the network in the units it is trained in."""
@@ -484,25 +479,15 @@ class BaseContrastiveHebbian(CallbackSupportMixin, BaseEstimator, metaclass=ABCM
         return np.concatenate([output for output, _ in self._infer(X)])
 
     def _infer(self, X):
-        Y = np.zeros((X.shape[0], self.n_outputs_), dtype=X.dtype)
-        problem = self._problem(X, Y, np.ones(X.shape[0]))
+        # Targets have no part in the free phase.
+        Y = np.broadcast_to(X.dtype.type(0), (X.shape[0], self.n_outputs_))
+        problem = self._problem(X, Y, np.broadcast_to(1.0, X.shape[0]))
         return self._solve(problem, self._theta())
 
     def _solve(self, problem, theta):
         """Outputs and hidden activations of the free phase, chunk by chunk."""
-        network = problem.network(theta)
-
-        def solve(chunk):
-            drive = problem.drive(network, problem.X[chunk])
-            z, n_open = infer_free(network, drive, self.inference_tol, self.max_passes)
-            output = z[-1] @ network.fast[-1] + network.intercepts[-1].astype(
-                problem.dtype
-            )
-            return output, z, n_open
-
-        chunks = row_chunks(problem.n_samples, self.chunk_size or DEFAULT_CHUNK)
         n_open = 0
-        for output, z, unfinished in map_chunks(solve, chunks, self.n_jobs):
+        for output, z, unfinished in self._map_parts(free_outputs, problem, theta):
             n_open += unfinished
             yield output, z
         if n_open:

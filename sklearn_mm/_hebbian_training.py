@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 
 from sklearn_mm._base import FitMonitor
-from sklearn_mm._core._chunks import map_chunks, row_chunks
+from sklearn_mm._core._chunks import chunks_of, row_chunks
 from sklearn_mm._core._gradient_steps import Adam, GradientDescent, MomentumDescent
 from sklearn_mm._core._inference import (
     Continuation,
@@ -18,6 +18,8 @@ from sklearn_mm._core._inference import (
 )
 from sklearn_mm._core._loop import BLOWN_UP, minimize, whole_batch
 from sklearn_mm._core._protocols import ALL_ROWS, Memory
+from sklearn_mm._problems._contrastive import upper_after
+from sklearn_mm._problems._row_sources import LazyRows
 
 # Rows whose activations are held at a time where nothing else decides: with layers of
 # 64 units their arrays fill a second-level cache.
@@ -30,6 +32,11 @@ _MIN_PASSES = 2
 _START_PASSES = 8
 # Passes before the first test of the first mini-batch.
 _FIRST_PASSES = 4
+
+
+def problem_chunks(problem, chunk_size):
+    """Rows of a task."""
+    return chunks_of(problem.X, chunk_size or DEFAULT_CHUNK)
 
 
 def initial_theta(sizes, random_state):
@@ -93,32 +100,23 @@ class Trainer:
     def _full_batch(self, problem):
         """Constant memory, unless the baseline is asked for that keeps latents."""
         est = self.estimator
-        chunks = row_chunks(problem.n_samples, est.chunk_size or DEFAULT_CHUNK)
-        sum_chunks = accumulate_chunks(chunks, est.n_jobs)
-
-        def accumulate(problem, theta, rows, effort):
-            problem.network(theta)  # before threads ask for it
-            return sum_chunks(problem, theta, rows, effort)
+        chunks = problem_chunks(problem, est.chunk_size)
 
         def upper_bound(problem, theta, candidate, trial):
-            problem.network(theta)
-
-            def upper(chunk):
-                # The latent of a chunk is a function of theta, effort and rows.
-                latent = problem.infer(theta, problem.start(chunk), trial.effort)
-                problem.settle(theta, latent)
-                return problem.upper_bound(candidate, latent)
-
             if trial.latent is not None:
                 return problem.upper_bound(candidate, trial.latent)
-            return sum(map_chunks(upper, chunks, est.n_jobs))
+            # The latent of a chunk is a function of theta, effort and rows.
+            arguments = (trial.effort, candidate)
+            return sum(
+                problem.map_parts(upper_after, theta, chunks, est.n_jobs, *arguments)
+            )
 
         if est.criterion == "alternating":
             self.inference = Persistent(self.criterion, effort=est.n_passes)
         else:
             self.inference = DoublingRestart(
                 self.criterion,
-                accumulate,
+                accumulate_chunks(chunks, est.n_jobs),
                 effort=min(_MIN_PASSES, est.max_passes),
                 max_effort=est.max_passes,
             )
@@ -136,27 +134,39 @@ class Trainer:
 
     def _batches(self, problem, random_state):
         n_samples, size = problem.n_samples, self.batch_size
+        # Rows that are read on demand are drawn from one block after another: a batch
+        # from everywhere would have to read everything.
+        lazy = isinstance(problem.X, LazyRows)
+        blocks = problem.X.batch_blocks if lazy else [slice(0, n_samples)]
+
+        def order_of(blocks):
+            order = list(range(len(blocks)))
+            if self.estimator.shuffle and len(order) > 1:
+                random_state.shuffle(order)
+            return order
 
         def batches():
-            order = np.arange(n_samples)
-            if self.estimator.shuffle:
-                random_state.shuffle(order)
-            return [order[rows] for rows in row_chunks(n_samples, size)]
+            for i in order_of(blocks):
+                order = np.arange(blocks[i].start, blocks[i].stop)
+                if self.estimator.shuffle:
+                    random_state.shuffle(order)
+                for rows in row_chunks(len(order), size):
+                    yield order[rows]
 
         return batches
 
     def _upper(self, problem, theta, rows):
         """Upper bound of the start, a chunk at a time."""
-        if isinstance(rows, slice):
-            chunks = row_chunks(problem.n_samples, DEFAULT_CHUNK)
-        else:
-            chunks = [rows]
-        upper = 0.0
-        for chunk in chunks:
-            latent = problem.infer(theta, problem.start(chunk), _START_PASSES)
+        if not isinstance(rows, slice):
+            latent = problem.infer(theta, problem.start(rows), _START_PASSES)
             problem.settle(theta, latent)
-            upper += problem.upper_bound(theta, latent)
-        return upper
+            return problem.upper_bound(theta, latent)
+        est = self.estimator
+        chunks = problem_chunks(problem, est.chunk_size)
+        arguments = (_START_PASSES, theta)
+        return sum(
+            problem.map_parts(upper_after, theta, chunks, est.n_jobs, *arguments)
+        )
 
 
 class EpochMonitor(FitMonitor):

@@ -24,7 +24,6 @@ from sklearn.utils.validation import (
     check_array,
     check_is_fitted,
     has_fit_parameter,
-    validate_data,
 )
 
 from sklearn_mm._base import (
@@ -37,6 +36,7 @@ from sklearn_mm._base import (
     unit_weights,
     warn_unless_converged,
 )
+from sklearn_mm._core._chunks import chunks_of, map_rows
 from sklearn_mm._core._history import History
 from sklearn_mm._core._inference import EffortBisection
 from sklearn_mm._core._loop import Status, minimize
@@ -45,8 +45,14 @@ from sklearn_mm._core._steps import SurrogateMinimizer
 from sklearn_mm._problems._data_units import DataUnits, weighted_median
 from sklearn_mm._problems._deciding_rows import least_squares
 from sklearn_mm._problems._half_quadratic import HalfQuadraticProblem
-from sklearn_mm._problems._linear_residual import LinearResidual, standardization
+from sklearn_mm._problems._linear_residual import (
+    LinearResidual,
+    default_chunk,
+    standardization,
+)
 from sklearn_mm._problems._robust_start import refined_scale, robust_start
+from sklearn_mm._problems._row_sources import LazyRows
+from sklearn_mm._validation import validate_rows
 from sklearn_mm.criteria import Fixed
 from sklearn_mm.kernels import KERNELS, get_kernel
 
@@ -325,15 +331,8 @@ class HalfQuadraticRobustRegressor(
             Fitted estimator.
         """
         warm = (self.coef_, self.intercept_) if self._can_warm_start() else None
-        X, y = validate_data(
-            self,
-            X,
-            y,
-            accept_sparse="csr",
-            dtype=[np.float64, np.float32],
-            y_numeric=True,
-            multi_output=True,
-        )
+        raw = X
+        X, y = validate_rows(self, X, y, y_numeric=True, multi_output=True)
         # The penalty is divided as well, so that nothing changes but units.
         weight, unit_weight = unit_weights(sample_weight, X)
         criterion = resolve_criterion(
@@ -343,11 +342,12 @@ class HalfQuadraticRobustRegressor(
             rho=self.rho,
             fixed_effort=_EXACT,
         )
-        mean, spread = standardization(X, weight, self.fit_intercept)
-        units = DataUnits.of(X, y, weight, self.fit_intercept, spread)
+        tasks = (self.chunk_size, self.n_jobs)
+        mean, spread = standardization(X, weight, self.fit_intercept, *tasks)
+        units = DataUnits.of(X, y, weight, self.fit_intercept, spread, *tasks)
         Z = units.to_unit_columns(X)
         if Z is not X:
-            mean, spread = standardization(Z, weight, self.fit_intercept)
+            mean, spread = standardization(Z, weight, self.fit_intercept, *tasks)
         model = LinearResidual(
             Z,
             units.to_unit(y),
@@ -355,15 +355,14 @@ class HalfQuadraticRobustRegressor(
             spread,
             self.fit_intercept,
             units.penalty(float(self.alpha) / unit_weight),
-            self.chunk_size,
-            self.n_jobs,
+            *tasks,
         )
         kernel = get_kernel(self.kernel)
         tuning = self._tuning(kernel, model.Y.shape[1])
         monitor = FitMonitor(
             self,
             self.max_iter,
-            X,
+            raw,
             y,
             attributes=lambda theta: units.fitted(model, theta, X.dtype),
             unit=unit_weight * units.square,
@@ -372,7 +371,16 @@ class HalfQuadraticRobustRegressor(
             X, y, warm, model, units, weight, unit_weight, criterion, tuning
         )
         tau, d = tuning * start.scale, model.Y.shape[1]
-        problem = HalfQuadraticProblem(model, kernel, tau, weight, _RESOLUTION, d)
+        problem = HalfQuadraticProblem(
+            model,
+            kernel,
+            tau,
+            weight,
+            _RESOLUTION,
+            d,
+            chunks=model.chunks,
+            n_jobs=self.n_jobs,
+        )
         history = History()
         result = self._minimize(
             problem, start.theta, effort, criterion, history, monitor
@@ -380,16 +388,20 @@ class HalfQuadraticRobustRegressor(
         monitor.finish(result.theta)
         warn_unless_converged(self, result.status)
 
-        z = problem.z(result.theta)
+        theta = result.theta
         radius = _INLIER_SCALES
         if d > 1:
             radius = chi.ppf(2.0 * ndtr(_INLIER_SCALES) - 1.0, d)
-        self.__dict__.update(units.fitted(model, result.theta, X.dtype))
+        self.__dict__.update(units.fitted(model, theta, X.dtype))
         self.scale_ = start.scale * units.scale
         if not isinstance(self.scale, str):
             self.scale_ = float(self.scale)
-        self.weights_ = kernel.weight(z)
-        self.inlier_mask_ = np.sqrt(z) * tuning <= radius
+        self.weights_ = problem.map_rows(
+            theta, lambda rows: kernel.weight(problem.z(theta, rows))
+        )
+        self.inlier_mask_ = problem.map_rows(
+            theta, lambda rows: np.sqrt(problem.z(theta, rows)) * tuning <= radius, bool
+        )
         self.history_ = _in_units(history.to_bunch(), unit_weight * units.square)
         self.n_iter_ = len(history)
         return self
@@ -408,14 +420,15 @@ class HalfQuadraticRobustRegressor(
             Predicted targets.
         """
         check_is_fitted(self)
-        X = validate_data(
-            self,
-            X,
-            accept_sparse="csr",
-            dtype=[np.float64, np.float32],
-            reset=False,
-        )
-        return safe_sparse_dot(X, self.coef_.T, dense_output=True) + self.intercept_
+        X = validate_rows(self, X, reset=False)
+        return self._predict(X, self.coef_.T, self.intercept_)
+
+    def _predict(self, X, *plane):
+        if not isinstance(X, LazyRows):
+            return _predict(X, *plane)
+        chunks = chunks_of(X, self.chunk_size or default_chunk(X.shape[1]))
+        parts = map_rows(_predict, X, chunks, self.n_jobs, lambda chunk: plane)
+        return np.concatenate(list(parts))
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
@@ -463,8 +476,7 @@ class HalfQuadraticRobustRegressor(
                 stacklevel=5,
             )
         if scale is None and start.sampled:
-            norms = model.squared_norms(start.theta)
-            refined = refined_scale(norms, weight, start, model.Y.shape[1])
+            refined = refined_scale(model, weight, start)
             start = dataclasses.replace(start, scale=refined)
         return start, effort
 
@@ -491,7 +503,8 @@ class HalfQuadraticRobustRegressor(
             routed = {}
             if has_fit_parameter(estimator, "sample_weight"):
                 routed["sample_weight"] = weight * unit_weight
-            predicted = estimator.fit(X, y, **routed).predict(X)
+            data = X.array if isinstance(X, LazyRows) else X
+            predicted = estimator.fit(data, y, **routed).predict(data)
             shadow = LinearResidual(
                 model.X,
                 units.to_unit(predicted),
@@ -519,7 +532,7 @@ class HalfQuadraticRobustRegressor(
             return coef, init[:, p]
         if not self.fit_intercept:
             return coef, np.zeros(n_outputs)
-        offset = y.reshape(len(y), -1) - safe_sparse_dot(X, coef.T, dense_output=True)
+        offset = y.reshape(len(y), -1) - self._predict(X, coef.T, 0.0)
         return coef, weighted_median(offset, weight)
 
     def _minimize(self, problem, theta, effort, criterion, history, monitor):
@@ -559,6 +572,10 @@ def _run(problem, theta, effort, criterion, history, max_iter, tol, monitor=None
         tol=tol,
         monitor=monitor,
     )
+
+
+def _predict(X, coef, intercept):
+    return safe_sparse_dot(X, coef, dense_output=True) + intercept
 
 
 def _within(width):

@@ -1,6 +1,6 @@
 """The loop and its parts, on a problem small enough to know everything about."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -36,6 +36,7 @@ class Parabola:
     """
 
     n_samples: int = 8
+    total: int = 0  # where these rows are a part
 
     def start(self, rows):
         return (rows, 0.0)
@@ -43,9 +44,15 @@ class Parabola:
     def infer(self, theta, latent, effort):
         return (latent[0], latent[1] + effort)
 
+    def map_parts(self, function, theta, chunks, n_jobs, *arguments):
+        for chunk in chunks:
+            size = len(range(self.n_samples)[chunk])
+            part = replace(self, n_samples=size, total=self.n_samples)
+            yield function(part, theta, *arguments)
+
     def evaluate(self, theta, latent):
         rows, passes = latent
-        share = len(range(*rows.indices(self.n_samples))) / self.n_samples
+        share = len(range(self.n_samples)[rows]) / (self.total or self.n_samples)
         objective = share * float(theta @ theta) / 2
         gap = share * 2.0**-passes
         return Bounds(objective + gap / 2, objective - gap / 2, share * theta)

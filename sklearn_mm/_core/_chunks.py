@@ -1,14 +1,26 @@
-"""Ordered map over chunks of rows.
+"""Ordered maps over chunks of rows.
 
 Sums over rows are the package's unit of work. Chunk borders depend on the number of
-rows and the chunk size alone, and results come back in order, so that sums are the
-same to the last bit for any number of workers.
+rows and the chunk size alone, chunks are computed with one BLAS thread each whenever
+work is split, and results come back in order, so that sums are the same to the last
+bit for any number and kind of workers.
+
+Two maps, for two kinds of data:
+
+`map_rows`
+    reads X, which may be anywhere. A task is a plain function, the rows of one chunk
+    and small arguments, so that it can go to a thread, a process or another machine.
+`map_chunks`
+    works on numbers that are kept for every row (residuals, weights). They stay in this
+    process and are shared by threads.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import TypeVar
+from contextlib import contextmanager
+from typing import Any, TypeVar
 
 from joblib import effective_n_jobs
 from sklearn.utils.parallel import Parallel, _get_threadpool_controller, delayed
@@ -21,21 +33,93 @@ def row_chunks(n_rows: int, chunk_size: int) -> list[slice]:
     return [slice(i, min(i + chunk_size, n_rows)) for i in range(0, n_rows, chunk_size)]
 
 
+def chunks_of(X: Any, chunk_size: int) -> list[slice]:
+    """Chunks of the rows of X: its own where it has borders that cannot be chosen."""
+    own: list[slice] | None = getattr(X, "row_blocks", None)
+    return row_chunks(X.shape[0], chunk_size) if own is None else own
+
+
 def map_chunks(
     function: Callable[[slice], Value], chunks: Sequence[slice], n_jobs: int | None
 ) -> Iterator[Value]:
-    """Values of `function` on the chunks, in order.
-
-    Threads are asked for: the work is BLAS, which releases the interpreter's lock. A
-    `joblib.parallel_config` overrides that. Each chunk is computed with one BLAS
-    thread whenever work is split, whoever computes it.
-    """
+    """Values of `function` on the chunks, in order, by threads of this process."""
     if len(chunks) == 1:
         yield function(chunks[0])
         return
-    with _get_threadpool_controller().limit(limits=1, user_api="blas"):
+    with one_blas_thread():
         if effective_n_jobs(n_jobs) == 1:
             yield from map(function, chunks)
         else:
-            parallel = Parallel(n_jobs=n_jobs, prefer="threads", return_as="generator")
+            parallel = Parallel(
+                n_jobs=n_jobs, require="sharedmem", return_as="generator"
+            )
             yield from parallel(delayed(function)(chunk) for chunk in chunks)
+
+
+def map_rows(
+    function: Callable[..., Value],
+    X: Any,
+    chunks: Sequence[slice],
+    n_jobs: int | None,
+    arguments: Callable[[slice], tuple[Any, ...]] = lambda chunk: (),
+) -> Iterator[Value]:
+    """Values of ``function(X[chunk], *arguments(chunk))``, in order.
+
+    Threads are asked for: the work is BLAS, which releases the interpreter's lock. A
+    `joblib.parallel_config` overrides that. Data that come with an engine of their own
+    (`map_blocks`) are worked on by it.
+    """
+    engine = getattr(X, "map_blocks", None)
+    if engine is not None:
+        yield from engine(function, chunks, arguments)
+        return
+    if len(chunks) == 1:
+        yield function(X[chunks[0]], *arguments(chunks[0]))
+        return
+    with one_blas_thread():
+        if effective_n_jobs(n_jobs) == 1:
+            for chunk in chunks:
+                yield function(X[chunk], *arguments(chunk))
+            return
+        # Rows that are read on demand are read by the worker.
+        part = getattr(X, "part", X.__getitem__)
+        parallel = Parallel(n_jobs=n_jobs, prefer="threads", return_as="generator")
+        yield from parallel(
+            delayed(call_on_part)(function, part(chunk), *arguments(chunk))
+            for chunk in chunks
+        )
+
+
+def call_on_part(function: Callable[..., Value], part: Any, *arguments: Any) -> Value:
+    """One task of `map_rows`, wherever it runs."""
+    with one_blas_thread():
+        rows = part.read() if hasattr(part, "read") else part
+        return function(rows, *arguments)
+
+
+class _BlasUsers:
+    lock = threading.Lock()
+    number = 0
+    limiter: Any = None
+
+
+@contextmanager
+def one_blas_thread() -> Iterator[None]:
+    """Limit BLAS to one thread while any thread of this process is inside.
+
+    The limit belongs to the process: the first to enter sets it and the last to leave
+    lifts it, so that tasks side by side do not lift it for one another.
+    """
+    users = _BlasUsers
+    with users.lock:
+        users.number += 1
+        if users.number == 1:
+            controller = _get_threadpool_controller()
+            users.limiter = controller.limit(limits=1, user_api="blas")
+    try:
+        yield
+    finally:
+        with users.lock:
+            users.number -= 1
+            if users.number == 0:
+                users.limiter.restore_original_limits()

@@ -23,10 +23,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from sklearn_mm._core._chunks import map_chunks
 from sklearn_mm._core._protocols import (
+    ALL_ROWS,
     Array,
     Bounds,
+    ChunkedProblem,
     Criterion,
     Inferred,
     LatentProblem,
@@ -172,7 +173,7 @@ class DoublingRestart:
     """
 
     criterion: Criterion
-    accumulate: Callable[[LatentProblem, Array, Rows, float], Bounds]
+    accumulate: Callable[[Any, Array, Rows, float], Bounds]
     effort: float = 1.0
     max_effort: float = math.inf
 
@@ -284,16 +285,19 @@ class Persistent:
 
 def accumulate_chunks(
     chunks: Sequence[slice], n_jobs: int | None = None
-) -> Callable[[LatentProblem, Array, Rows, float], Bounds]:
+) -> Callable[[ChunkedProblem, Array, Rows, float], Bounds]:
     """Sum the bounds of chunks of rows, each inferred from a cold start."""
 
     def accumulate(
-        problem: LatentProblem, theta: Array, rows: Rows, effort: float
+        problem: ChunkedProblem, theta: Array, rows: Rows, effort: float
     ) -> Bounds:
-        def bounds(chunk: slice) -> Bounds:
-            latent = problem.infer(theta, problem.start(chunk), effort)
-            return problem.evaluate(theta, latent)
-
-        return functools.reduce(operator.add, map_chunks(bounds, chunks, n_jobs))
+        bounds = problem.map_parts(_cold_bounds, theta, chunks, n_jobs, effort)
+        total: Bounds = functools.reduce(operator.add, bounds)
+        return total
 
     return accumulate
+
+
+def _cold_bounds(part: LatentProblem, theta: Array, effort: float) -> Bounds:
+    latent = part.infer(theta, part.start(ALL_ROWS), effort)
+    return part.evaluate(theta, latent)

@@ -11,7 +11,7 @@ of an iterative scheme, or 1/sigma in [0, 1] for half-quadratic weights.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -144,6 +144,23 @@ class LatentProblem(Protocol):
 
     def evaluate(self, theta: Array, latent: Any) -> Bounds:
         """Bounds of J at theta, and the gradient where the step needs it."""
+
+
+class ChunkedProblem(LatentProblem, Protocol):
+    """A problem whose bounds are sums over rows, wherever these are worked on."""
+
+    def map_parts(
+        self,
+        function: Callable[..., Any],
+        theta: Array,
+        chunks: Sequence[slice],
+        n_jobs: int | None,
+        *arguments: Any,
+    ) -> Iterator[Any]:
+        """Values of ``function(part, theta, *arguments)`` for chunks, in order.
+
+        A part is a problem whose bounds add up to those of the whole.
+        """
 
 
 class SurrogateProblem(LatentProblem, Protocol):

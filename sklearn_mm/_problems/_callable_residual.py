@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
-from sklearn_mm._core._protocols import Array, NormalSystem
+from sklearn_mm._core._protocols import ALL_ROWS, Array, NormalSystem
 from sklearn_mm._problems._block_structure import BlockStructure
 from sklearn_mm._problems._normal_systems import DenseSystem, SparseSystem
 from sklearn_mm._problems._schur import SchurPlan, SchurSystem
@@ -75,8 +75,8 @@ class CallableResidual:
 
     # What HalfQuadraticProblem needs.
 
-    def squared_norms(self, theta: Array) -> Array:
-        r = self.residual(theta)
+    def squared_norms(self, theta: Array, rows: slice = ALL_ROWS) -> Array:
+        r = self.residual(theta)[rows]
         with np.errstate(over="ignore", invalid="ignore"):
             return np.einsum("ij,ij->i", r, r)
 

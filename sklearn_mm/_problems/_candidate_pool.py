@@ -13,7 +13,7 @@ from scipy.stats import chi
 from sklearn_mm._core._protocols import Array
 from sklearn_mm._problems._deciding_rows import ROWS_PER_PARAMETER, DecidingRows
 from sklearn_mm._problems._linear_residual import LinearResidual
-from sklearn_mm._problems._scale_mixture import ScaleMixture
+from sklearn_mm._problems._scale_mixture import ScaleMixture, SquaredResiduals
 from sklearn_mm.kernels import Kernel
 
 # Share of the inliers in the window that scores a candidate, and rows it costs per
@@ -236,7 +236,7 @@ class CandidatePool:
         chosen = distinct(thetas, score, scale, _FINALISTS)
         thetas, scale = thetas[chosen], scale[chosen]
         squares = np.square(self.norms(thetas))
-        mixture = ScaleMixture.around(squares, self.weight, scale, None)
+        mixture = ScaleMixture.around(self._summable(squares), scale, None)
         if self.known_scale is None:
             thetas, mixture = self._alternate(thetas, squares, mixture)
             score = self._final_score(mixture)
@@ -249,18 +249,23 @@ class CandidatePool:
     def _alternate(
         self, thetas: Array, squares: Array, mixture: ScaleMixture
     ) -> tuple[Array, ScaleMixture]:
-        r, d = self.n_parameters, self.n_outputs
-        mixture = mixture.em(squares, self.weight, r, d, 5, self.floor)
+        r = self.n_parameters
+        mixture = mixture.em(self._summable(squares), r, 5, self.floor)
         if not self.is_batched:
             return thetas, mixture
         for _ in range(10):
             before = mixture.s
             thetas = self.solve(self.confidence(np.sqrt(squares), mixture.s))
             squares = np.square(self.norms(thetas))
-            mixture = mixture.em(squares, self.weight, r, d, 3, self.floor)
+            mixture = mixture.em(self._summable(squares), r, 3, self.floor)
             if np.all(np.abs(mixture.s - before) <= 1e-3 * before):
                 break
         return thetas, mixture
+
+    def _summable(self, squares: Array) -> SquaredResiduals:
+        return SquaredResiduals(
+            lambda rows: squares[:, rows], self.weight, self.n_outputs
+        )
 
     def _final_score(self, mixture: ScaleMixture) -> Array:
         _, exponent = _window(self.n_outputs)

@@ -19,13 +19,16 @@ phases: the bounds are those of a network whose first biases differ in the last 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from sklearn.utils.extmath import row_norms, safe_sparse_dot
 
-from sklearn_mm._core._protocols import Array, Bounds, Rows
+from sklearn_mm._core._chunks import map_rows
+from sklearn_mm._core._protocols import ALL_ROWS, Array, Bounds, Rows
 from sklearn_mm._problems._layered_energy import (
     Network,
     Phase,
@@ -102,6 +105,8 @@ class ContrastiveProblem:
     feedback: float
     alpha: float = 0.0
     coordinate: bool = False
+    total: float = 0.0  # weight of all rows, where these are a part of them
+    data_dtype: Any = None  # precision that rows are brought to, if not that of X
     _kept: _Kept = field(default_factory=_Kept, compare=False, repr=False)
 
     @property
@@ -111,7 +116,8 @@ class ContrastiveProblem:
     @property
     def dtype(self) -> np.dtype:
         """Precision of the sweeps."""
-        return sweep_dtype(self.X.dtype, self.feedback, len(self.sizes) - 2)
+        dtype = self.data_dtype or self.X.dtype
+        return sweep_dtype(dtype, self.feedback, len(self.sizes) - 2)
 
     def network(self, theta: Array) -> Network:
         """Parameters at theta; those used last are kept."""
@@ -125,10 +131,40 @@ class ContrastiveProblem:
 
     def start(self, rows: Rows) -> Latent:
         """No activations yet: those of the ReLU network are the cold start."""
-        weight = self.sample_weight[rows]
-        total = self.sample_weight.sum() if isinstance(rows, slice) else weight.sum()
-        X = self.X[rows]
-        return Latent(X, self.Y[rows], weight / total, row_norms(X, squared=True))
+        X, Y, weight = self.X[rows], self.Y[rows], self.sample_weight[rows]
+        total = self.total_weight if isinstance(rows, slice) else weight.sum()
+        if self.data_dtype is not None:
+            X, Y = X.astype(self.data_dtype), Y.astype(self.data_dtype)
+        return Latent(X, Y, weight / total, row_norms(X, squared=True))
+
+    @functools.cached_property
+    def total_weight(self) -> float:
+        """What chunks of rows are divided by."""
+        return self.total or float(self.sample_weight.sum())
+
+    def map_parts(
+        self,
+        function: Callable[..., Any],
+        theta: Array,
+        chunks: Sequence[slice],
+        n_jobs: int | None,
+        *arguments: Any,
+    ) -> Iterator[Any]:
+        """Values of ``function(part, theta, *arguments)`` for chunks of the rows.
+
+        A part is a problem of its own that counts as a part of the whole. Parameters
+        are prepared once, so that every worker uses the same.
+        """
+        network = self.network(theta)
+        bare = replace(
+            self, X=None, Y=None, sample_weight=None, total=self.total_weight
+        )
+
+        def task(chunk: slice) -> tuple[Any, ...]:
+            data = self.Y[chunk], self.sample_weight[chunk]
+            return function, bare, theta, network, *data, *arguments
+
+        return map_rows(_call_with_part, self.X, chunks, n_jobs, task)
 
     def infer(self, theta: Array, latent: Latent, effort: float) -> Latent:
         """`effort` sweeps of the free phase, and a few less of the clamped one.
@@ -258,6 +294,21 @@ class ContrastiveProblem:
         return drive
 
 
+def _call_with_part(
+    X: Any,
+    function: Callable[..., Any],
+    bare: ContrastiveProblem,
+    theta: Array,
+    network: Network,
+    Y: Array,
+    weight: Array,
+    *arguments: Any,
+) -> Any:
+    kept = _Kept(theta, network)
+    part = replace(bare, X=X, Y=Y, sample_weight=weight, _kept=kept)
+    return function(part, theta, *arguments)
+
+
 def sweep_dtype(dtype, feedback: float, n_hidden: int) -> np.dtype:
     """Precision of activations for data of a precision."""
     if dtype == np.float32 and feedback**-n_hidden <= _FLOAT32_LIMIT:
@@ -290,6 +341,41 @@ def infer_free(network: Network, drive: Array, tol: float, max_passes: int):
             return result, int(open_rows.sum())
         phase, rows = phase.take(open_rows), rows[open_rows]
     return result, 0
+
+
+def free_outputs(
+    part: ContrastiveProblem, theta: Array, tol: float, max_passes: int
+) -> tuple[Array, list[Array], int]:
+    """Outputs and activations of all rows, and the number of rows not finished."""
+    network = part.network(theta)
+    z, n_open = infer_free(network, part.drive(network, part.X), tol, max_passes)
+    intercept = network.intercepts[-1].astype(part.dtype)
+    return z[-1] @ network.fast[-1] + intercept, z, n_open
+
+
+def certified_bounds(
+    part: ContrastiveProblem, theta: Array, tol: float, max_passes: int
+) -> Array:
+    """Lower and upper bound of the loss, inferred until they agree to `tol`."""
+    latent, passes = part.start(ALL_ROWS), 0
+    while True:
+        more = min(max(passes, 4), max_passes - passes)
+        latent = part.infer(theta, latent, more)
+        passes += more
+        point = part.settle(theta, latent)
+        upper = float(latent.share @ point.upper)
+        lower = float(latent.share @ point.lower)
+        if upper - lower <= tol * upper or passes >= max_passes:
+            return np.array([min(lower, upper), upper])
+
+
+def upper_after(
+    part: ContrastiveProblem, theta: Array, effort: float, candidate: Array
+) -> float:
+    """Upper bound at a candidate with the latent that an effort gives at theta."""
+    latent = part.infer(theta, part.start(ALL_ROWS), effort)
+    part.settle(theta, latent)
+    return part.upper_bound(candidate, latent)
 
 
 def _unfinished(network: Network, phase: Phase, tol: float) -> Array:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import scipy.sparse
 
+from sklearn_mm._core._chunks import chunks_of, map_rows
 from sklearn_mm._core._protocols import Array
-from sklearn_mm._problems._linear_residual import LinearResidual
+from sklearn_mm._problems._linear_residual import LinearResidual, default_chunk
+from sklearn_mm._problems._row_sources import LazyRows, MappedRows
 
 # Targets are brought this close, in spreads, so that their squares can be summed. They
 # are outliers as much there.
@@ -36,7 +39,9 @@ def weighted_median(values: Array, weight: Array) -> Array:
     return ordered[lower, columns] / 2.0 + ordered[upper, columns] / 2.0
 
 
-def _column_units(X: Any, spread: Array) -> Array | None:
+def _column_units(
+    X: Any, spread: Array, chunk_size: int | None, n_jobs: int | None
+) -> Array | None:
     """Powers of two that bring columns of extreme size to size one, or None.
 
     Squares of numbers beyond 1e150 overflow and those below 1e-150 vanish; columns
@@ -47,15 +52,21 @@ def _column_units(X: Any, spread: Array) -> Array | None:
     usual = (spread > 1.0 / _LARGE) & (spread < _LARGE) & (spread != 1.0)
     if usual.all():
         return None
+    suspects = np.flatnonzero(~usual)
+    chunks = chunks_of(X, chunk_size or default_chunk(X.shape[1]))
+    sizes = map_rows(_largest_entries, X, chunks, n_jobs, lambda chunk: (suspects,))
     largest = np.ones(X.shape[1])
-    suspects = X[:, ~usual]
-    largest[~usual] = np.maximum(
-        _extreme(suspects.max(axis=0)), -_extreme(suspects.min(axis=0))
-    )
+    largest[suspects] = functools.reduce(np.maximum, sizes)
     odd = (largest > _LARGE) | ((largest > 0) & (largest < 1.0 / _LARGE))
     if not odd.any():
         return None
     return np.where(odd, np.exp2(np.floor(np.log2(np.where(odd, largest, 1.0)))), 1.0)
+
+
+def _largest_entries(X: Any, columns: Array) -> Array:
+    """Largest absolute value of some columns."""
+    X = X[:, columns]
+    return np.maximum(_extreme(X.max(axis=0)), -_extreme(X.min(axis=0)))
 
 
 def _extreme(values: Any) -> Array:
@@ -66,7 +77,9 @@ def _extreme(values: Any) -> Array:
 
 
 def _scale_columns(X: Any, units: Array) -> Any:
-    """A copy of X with columns divided by their units."""
+    """X with columns divided by their units: a copy, unless rows are read on demand."""
+    if isinstance(X, LazyRows):
+        return X.divided(units)
     if scipy.sparse.issparse(X):
         return (X.astype(np.float64) @ scipy.sparse.diags_array(1.0 / units)).tocsr()
     return X / units
@@ -83,7 +96,14 @@ class DataUnits:
 
     @classmethod
     def of(
-        cls, X: Any, y: Array, weight: Array, centred: bool, spread: Array
+        cls,
+        X: Any,
+        y: Array,
+        weight: Array,
+        centred: bool,
+        spread: Array,
+        chunk_size: int | None = None,
+        n_jobs: int | None = None,
     ) -> DataUnits:
         """Units in which y has median zero, unless not `centred`, and spread one.
 
@@ -96,7 +116,8 @@ class DataUnits:
         scale = float(np.max(weighted_median(distance, weight)))
         if not scale > 0:
             scale = float(np.max(distance[weight > 0])) or 1.0
-        return cls(centre, scale, y.ndim == 1, _column_units(X, spread))
+        columns = _column_units(X, spread, chunk_size, n_jobs)
+        return cls(centre, scale, y.ndim == 1, columns)
 
     @property
     def square(self) -> float:
@@ -115,10 +136,15 @@ class DataUnits:
         with np.errstate(over="ignore", under="ignore"):
             return np.minimum(alpha / self.columns / self.columns, 1.0 / _TINY_PENALTY)
 
-    def to_unit(self, y: Array) -> Array:
+    def to_unit(self, y: Array) -> MappedRows:
         """Targets in these units, of shape (n_samples, n_outputs)."""
-        unit = (y.reshape(len(y), -1) - self.centre) / self.scale
-        return np.clip(unit, -_FARTHEST, _FARTHEST, out=unit)
+
+        def to_unit(y: Array) -> Array:
+            unit = y.reshape(-1, len(self.centre)) - self.centre
+            unit /= self.scale
+            return np.clip(unit, -_FARTHEST, _FARTHEST, out=unit)
+
+        return MappedRows(y, to_unit, len(self.centre), np.dtype(np.float64))
 
     def pack(self, model: LinearResidual, coef: Array, intercept: Array) -> Array:
         """Theta of coefficients (n_outputs, n_features) in the user's units."""

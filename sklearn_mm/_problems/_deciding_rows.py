@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
+from sklearn_mm._core._chunks import row_chunks
 from sklearn_mm._core._protocols import Array
 from sklearn_mm._problems._linear_residual import LinearResidual
 
@@ -49,11 +50,12 @@ class DecidingRows:
         q = model.shape[0]
         n_rows = int(np.clip(_DECIDING_ROWS * q, _MIN_DECIDING, _MAX_DECIDING))
         n_rows = max(n_rows, int(ROWS_PER_PARAMETER * q))
-        sampled = _n_distinct(norms[order]) > n_rows
+        sampled = _exceed(norms, order, n_rows)
+        del norms  # every array of the length of the data counts here
         if sampled:
             # Systematic sampling along the order: equal weights, every stratum of
             # residuals represented, and a row counts by its weight alone.
-            mass = np.cumsum(weight)
+            mass = np.cumsum(weight, out=weight)
             grid = (np.arange(n_rows) + 0.5) / n_rows * mass[-1]
             order = order[np.minimum(np.searchsorted(mass, grid), len(order) - 1)]
             weight = np.ones(len(order))
@@ -71,13 +73,19 @@ class DecidingRows:
         return cls(small, weight, ols, sampled)
 
 
-def _n_distinct(norms: Array) -> int:
-    """Number of distinct rows, told from their sorted residuals.
+def _exceed(norms: Array, order: Array, n_rows: int) -> bool:
+    """Whether there are more than so many distinct rows, told from their residuals.
 
     Copies of a row have the same residual but for rounding, and other rows another one
     almost surely. So k copies and a weight of k lead to the same decision.
     """
-    return 1 + int(np.count_nonzero(np.diff(norms) > 1e-9 * norms[1:]))
+    n_distinct = 1
+    for block in row_chunks(len(order) - 1, 16 * n_rows):
+        ordered = norms[order[block.start : block.stop + 1]]
+        n_distinct += int(np.count_nonzero(np.diff(ordered) > 1e-9 * ordered[1:]))
+        if n_distinct > n_rows:
+            return True
+    return False
 
 
 def _fingerprint(X: Any) -> Array:

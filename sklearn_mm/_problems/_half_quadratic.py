@@ -11,15 +11,20 @@ With u = omega(z / sigma**2) and sigma >= 1 this bound grows with sigma, from J 
 at sigma = 1 to the least-squares objective (u = 1) at infinity: kappa is convex, omega
 minimises the bound, and every u moves away from its minimiser as sigma grows. So the
 effort is 1/sigma. J is cheap here and serves as the lower bound, as in the paper.
+
+Weights are functions of the residuals and the effort. On many rows they are computed
+chunk by chunk where they are needed, and nothing is kept but the sums.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
 
+from sklearn_mm._core._chunks import map_chunks
 from sklearn_mm._core._protocols import ALL_ROWS, Array, Bounds, NormalSystem, Rows
 from sklearn_mm.kernels import Kernel
 
@@ -32,7 +37,10 @@ _MAX_RELAXATION = 1.5
 class ResidualModel(Protocol):
     """Residual vectors r_i(theta), one per row."""
 
-    def squared_norms(self, theta: Array) -> Array:
+    def residual(self, theta: Array) -> Array:
+        """All of them; the latest are kept."""
+
+    def squared_norms(self, theta: Array, rows: slice = ALL_ROWS) -> Array:
         """The squared norm of every row's residual."""
 
     def penalty(self, theta: Array) -> float:
@@ -67,11 +75,13 @@ class Confidence:
     """The latent: weights u at one theta, with what can be reused at that theta."""
 
     theta: Array | None = None
-    z: Array | None = None  # squared residual norms in units of tau**2
     objective: float = np.nan  # J(theta)
     effort: float = np.nan
-    u: Array | None = None
+    upper: float = np.nan
     solution: list[tuple[Array, float, float]] | None = None
+    # Kept if there is a single chunk of rows:
+    z: Array | None = None  # squared residual norms in units of tau**2
+    u: Array | None = None
 
 
 @dataclass(frozen=True)
@@ -85,6 +95,8 @@ class HalfQuadraticProblem:
     resolution: float = 0.0  # residuals below are rounding; moves need not be smaller
     residual_dim: int = 1
     over_relaxed: bool = False  # go further than the minimiser with exact weights
+    chunks: Sequence[slice] = (ALL_ROWS,)
+    n_jobs: int | None = None
 
     def start(self, rows: Rows) -> Confidence:
         """Nothing is kept from one theta to the next."""
@@ -92,28 +104,73 @@ class HalfQuadraticProblem:
 
     def infer(self, theta: Array, latent: Confidence, effort: float) -> Confidence:
         """Weights omega(z / sigma**2) with sigma = 1 / effort."""
-        if latent.theta is not theta:
-            z = self.z(theta)
-            latent = Confidence(theta, z, self._sum(self.kernel.loss(z), theta))
-        assert latent.z is not None
-        u = self.kernel.weight(latent.z * effort**2)
-        return replace(latent, effort=effort, u=u, solution=[])
+        new = latent.theta is not theta
+        if new:
+            latent = Confidence(theta)
+        if len(self.chunks) == 1:
+            z = self.z(theta) if new else latent.z
+            latent = replace(latent, z=z, u=self.kernel.weight(z * effort**2))
+        latent = replace(latent, effort=effort, solution=[])
+        objective, upper = self._sum(theta, lambda rows: self._bounds(latent, rows))
+        penalty = self.model.penalty(theta)
+        if new:
+            latent = replace(latent, objective=objective + penalty)
+        if effort == 1.0:  # exact weights: psi is the minimum over u
+            return replace(latent, upper=latent.objective)
+        # max(): for sigma close to 1 the two agree but for rounding.
+        return replace(latent, upper=max(upper + penalty, latent.objective))
 
     def evaluate(self, theta: Array, latent: Confidence) -> Bounds:
         """The half-quadratic bound above J, and J itself."""
-        if latent.effort == 1.0:  # exact weights: psi is the minimum over u
-            return Bounds(latent.objective, latent.objective)
-        upper = self._sum(self.kernel.upper_bound(latent.z, latent.u), theta)
-        # max(): for sigma close to 1 the two agree but for rounding.
-        return Bounds(max(upper, latent.objective), latent.objective)
+        return Bounds(latent.upper, latent.objective)
+
+    def _bounds(self, latent: Confidence, rows: slice) -> Array:
+        """J, unless it is known, and the upper bound, unless it is J, of some rows."""
+        z, values = self._z(latent, rows), np.zeros(2)
+        share = self.tau**2 * self.sample_weight[rows]
+        if np.isnan(latent.objective):
+            values[0] = share @ self.kernel.loss(z)
+        if latent.effort != 1.0:
+            u = self.weights(latent, rows)
+            values[1] = share @ self.kernel.upper_bound(z, u)
+        return values
+
+    def _z(self, latent: Confidence, rows: slice) -> Array:
+        return self.z(latent.theta, rows) if latent.z is None else latent.z[rows]
+
+    def weights(self, latent: Confidence, rows: slice = ALL_ROWS) -> Array:
+        """The weights u of some rows."""
+        if latent.u is not None:
+            return latent.u[rows]
+        return self.kernel.weight(self._z(latent, rows) * latent.effort**2)
+
+    def sampled_weights(self, latent: Confidence) -> Array:
+        """Sample weights times u, of all rows."""
+        return self.map_rows(
+            latent.theta,
+            lambda rows: self.sample_weight[rows] * self.weights(latent, rows),
+        )
+
+    def map_rows(
+        self, theta: Array, function: Callable[[slice], Array], dtype: Any = float
+    ) -> Array:
+        """Values of a function of residuals for all rows, chunk by chunk."""
+        self.model.residual(theta)  # before threads ask for it
+        values = map_chunks(function, self.chunks, self.n_jobs)
+        if len(self.chunks) == 1:
+            return next(values)
+        out = np.empty(len(self.sample_weight), dtype=dtype)
+        for rows, value in zip(self.chunks, values, strict=True):
+            out[rows] = value
+        return out
 
     def minimize_upper(
         self, theta: Array, latent: Confidence
     ) -> tuple[Array, float, float]:
         """Weighted least squares; the move is measured in units of tau."""
-        assert latent.solution is not None and latent.u is not None
+        assert latent.solution is not None
         if not latent.solution:
-            weights = self.sample_weight * latent.u
+            weights = self.sampled_weights(latent)
             relaxation = self._relaxation(latent) if self.over_relaxed else 1.0
             new, decrease = self.model.minimize(theta, weights, relaxation)
             # decrease = sum_i w_i u_i ||fitted_i - fitted_i'||**2 / 2 (+ penalty): the
@@ -133,20 +190,22 @@ class HalfQuadraticProblem:
         their means. Going further keeps the monotone decrease, since the bound is
         quadratic in theta.
         """
-        assert latent.z is not None and latent.u is not None
         h = 1e-3  # of the one-sided difference; the result need not be exact
-        shrunk = self.kernel.weight(latent.z * (1.0 + h))
-        bound = float(self.sample_weight @ latent.u)
-        slope = float(self.sample_weight @ (shrunk - latent.u)) / h
-        curvature = bound + 2.0 * slope / self.residual_dim
+
+        def sums(rows: slice) -> Array:
+            u, share = self.weights(latent, rows), self.sample_weight[rows]
+            shrunk = self.kernel.weight(self._z(latent, rows) * (1.0 + h))
+            return np.array([share @ u, share @ (shrunk - u)])
+
+        bound, slope = self._sum(latent.theta, sums)
+        curvature = bound + 2.0 * slope / h / self.residual_dim
         if not curvature > bound / _MAX_RELAXATION:
             return 1.0  # far from a minimum, or a kernel for which this is no guide
-        return bound / curvature
+        return float(bound / curvature)
 
     def normal_system(self, theta: Array, latent: Confidence) -> NormalSystem:
         """Gauss-Newton model of the upper bound."""
-        assert latent.u is not None
-        return self.model.normal_system(theta, self.sample_weight * latent.u)
+        return self.model.normal_system(theta, self.sampled_weights(latent))
 
     def retract(self, theta: Array, delta: Array) -> Array:
         """Theta moved by delta, in the manner of the model."""
@@ -158,10 +217,10 @@ class HalfQuadraticProblem:
         Summed over differences: near the minimum the two bounds agree to more digits
         than their difference has.
         """
-        assert latent.z is not None and latent.u is not None
         if not self.is_defined(new):
             return np.nan
-        differences = latent.u * (latent.z - self.z(new))
+        z, u = self._z(latent, ALL_ROWS), self.weights(latent)
+        differences = u * (z - self.z(new))
         return 0.5 * self.tau**2 * float(self.sample_weight @ differences)
 
     def is_defined(self, theta: Array) -> bool:
@@ -171,19 +230,18 @@ class HalfQuadraticProblem:
 
     def objective(self, theta: Array) -> float:
         """The robust objective J itself."""
-        return self._sum(self.kernel.loss(self.z(theta)), theta)
+        return self.upper_at(theta, 1.0)
 
     def upper_at(self, theta: Array, effort: float) -> float:
         """Upper bound at the weights of an effort."""
-        latent = self.infer(theta, self.start(ALL_ROWS), effort)
-        return self.evaluate(theta, latent).upper
+        return self.infer(theta, self.start(ALL_ROWS), effort).upper
 
-    def z(self, theta: Array) -> Array:
+    def z(self, theta: Array, rows: slice = ALL_ROWS) -> Array:
         """Squared residual norms in units of tau**2."""
         with np.errstate(over="ignore"):  # a sum past the largest float is clipped too
-            z = self.model.squared_norms(theta) / self.tau**2
+            z = self.model.squared_norms(theta, rows) / self.tau**2
         return np.minimum(z, _HUGE, out=z)
 
-    def _sum(self, values: Array, theta: Array) -> float:
-        data = self.tau**2 * float(self.sample_weight @ values)
-        return data + self.model.penalty(theta)
+    def _sum(self, theta: Array, function: Callable[[slice], Array]) -> Array:
+        self.model.residual(theta)
+        return sum(map_chunks(function, self.chunks, self.n_jobs))

@@ -22,6 +22,7 @@ Sparse X is scaled but not centred, which would fill it.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,14 +33,15 @@ import scipy.sparse.linalg
 from scipy.linalg.blas import dsyrk
 from sklearn.utils.extmath import safe_sparse_dot
 
-from sklearn_mm._core._chunks import map_chunks, row_chunks
-from sklearn_mm._core._protocols import Array
+from sklearn_mm._core._chunks import chunks_of, map_chunks, map_rows, row_chunks
+from sklearn_mm._core._protocols import ALL_ROWS, Array
 
 # Entries of a block of standardised rows: 300 kB stay in the second-level cache. On
 # 100,000 x 20 and x 50 sizes from half to twice this took within 10 % of each other.
 _BLOCK_ENTRIES = 40_000
-# Rows a task: large enough that handing it to a worker costs nothing beside it.
-_DEFAULT_CHUNK = 262_144
+# Rows and entries of a task: large enough that handing it to a worker costs nothing
+# beside it, and small enough that rows read from a file are a small part of memory.
+_CHUNK_ROWS, _CHUNK_ENTRIES = 262_144, 8_388_608
 # Eigenvalues of the standardised Gram matrix below this share of the largest are
 # directions that the data do not determine; the minimum-norm solution ignores them.
 _RANK_TOLERANCE = 1e-13
@@ -56,8 +58,17 @@ _MAX_GRAM = 2_000
 _CG_TOLERANCE = 1e-8
 
 
+def default_chunk(n_columns: int) -> int:
+    """Rows of a chunk where the user does not say."""
+    return max(64, min(_CHUNK_ROWS, _CHUNK_ENTRIES // max(1, n_columns)))
+
+
 def standardization(
-    X: Any, sample_weight: Array, fit_intercept: bool
+    X: Any,
+    sample_weight: Array,
+    fit_intercept: bool,
+    chunk_size: int | None = None,
+    n_jobs: int | None = None,
 ) -> tuple[Array, Array]:
     """Weighted mean and standard deviation of columns (1 for constant columns).
 
@@ -66,20 +77,20 @@ def standardization(
     n_features = X.shape[1]
     mean = np.zeros(n_features)
     total = sample_weight.sum()
+    chunks = chunks_of(X, chunk_size or default_chunk(n_features))
+
+    def add_up(function: Any, *constants: Any) -> Array:
+        def arguments(chunk: slice) -> tuple[Any, ...]:
+            return sample_weight[chunk] / total, *constants
+
+        return sum(map_rows(function, X, chunks, n_jobs, arguments))
+
     if scipy.sparse.issparse(X):
-        with np.errstate(over="ignore"):
-            square = X.astype(np.float64).power(2)
-        variance = np.asarray(square.T @ sample_weight).ravel() / total
+        variance = add_up(_sum_of_sparse_squares)
     else:
-        share = sample_weight / total
         if fit_intercept:
-            for block in row_chunks(X.shape[0], _block_rows(n_features)):
-                mean += share[block] @ X[block]
-        variance = np.zeros(n_features)
-        for block in row_chunks(X.shape[0], _block_rows(n_features)):
-            centred = X[block] - mean
-            with np.errstate(over="ignore"):
-                variance += share[block] @ np.square(centred, out=centred)
+            mean = add_up(_sum_of_rows)
+        variance = add_up(_sum_of_squares, mean)
     scale = np.sqrt(variance)
     if not scipy.sparse.issparse(X):
         _resist_outliers(X, mean, scale, fit_intercept)
@@ -89,13 +100,31 @@ def standardization(
     return mean, scale
 
 
+def _sum_of_rows(X: Array, share: Array) -> Array:
+    return sum(share[block] @ X[block] for block in _blocks(X))
+
+
+def _sum_of_squares(X: Array, share: Array, mean: Array) -> Array:
+    total = np.zeros(X.shape[1])
+    for block in _blocks(X):
+        centred = X[block] - mean
+        with np.errstate(over="ignore"):
+            total += share[block] @ np.square(centred, out=centred)
+    return total
+
+
+def _sum_of_sparse_squares(X: Any, share: Array) -> Array:
+    with np.errstate(over="ignore"):
+        return np.asarray(X.astype(np.float64).power(2).T @ share).ravel()
+
+
 def _resist_outliers(X: Any, mean: Array, scale: Array, fit_intercept: bool) -> None:
     """Replace centre and scale in place where a few entries have blown them up.
 
     They serve conditioning alone, so a part of the rows may speak for all: median and
     median absolute deviation, where that is not zero.
     """
-    sample = X[:: max(1, X.shape[0] // _ROBUST_ROWS)]
+    sample = X[np.arange(0, X.shape[0], max(1, X.shape[0] // _ROBUST_ROWS))]
     middle = np.median(sample, axis=0)
     spread = np.median(np.abs(sample - middle), axis=0)
     blown = (spread > 0) & ~(scale <= _BLOWN_UP * spread)
@@ -115,12 +144,45 @@ def _block_rows(n_columns: int) -> int:
     return max(64, _BLOCK_ENTRIES // max(1, n_columns))
 
 
+def _blocks(X: Array) -> list[slice]:
+    return row_chunks(X.shape[0], _block_rows(X.shape[1]))
+
+
+def _fitted(X: Any, coef: Array, intercept: Array) -> Array:
+    """X coef + intercept in double precision."""
+    if scipy.sparse.issparse(X) or X.dtype == np.float64:
+        return _columnwise(X, coef) + intercept
+    out = np.empty((X.shape[0], coef.shape[1]))
+    for block in _blocks(X):  # never more than a block is converted
+        out[block] = _columnwise(X[block].astype(np.float64), coef)
+    out += intercept
+    return out
+
+
+def _residual(X: Any, Y: Array, coef: Array, intercept: Array) -> Array:
+    fitted = _fitted(X, coef, intercept)
+    return np.subtract(Y, fitted, out=fitted)
+
+
+def _products(X: Any, weights: Array, residual: Array) -> tuple[Array, Array]:
+    """X' V and 1' V for V = diag(weights) residual, in double precision."""
+    V = weights[:, None] * residual
+    if scipy.sparse.issparse(X) or X.dtype == np.float64:
+        return _columnwise(X.T, V), V.sum(axis=0)
+    raw = np.zeros((X.shape[1], V.shape[1]))
+    for block in _blocks(X):
+        raw += _columnwise(X[block].astype(np.float64).T, V[block])
+    return raw, V.sum(axis=0)
+
+
 @dataclass
 class _Kept:
     """What a model remembers between calls; never more than n_samples numbers each."""
 
     theta: Array | None = None
     residual: Array | None = None  # at that theta
+    # A theta that was tried from there, and the change of residuals on the way.
+    ahead: tuple[Array, Array] | None = None
     weights: Array | None = None
     factor: SymmetricFactor | None = None  # of H at those weights
     slope: float = np.inf  # G' H^-1 G of the latest step, a squared distance
@@ -160,20 +222,29 @@ class LinearResidual:
             return coef, np.zeros(self.shape[1])
         return coef, B[-1] - self.mean @ coef
 
-    def squared_norms(self, theta: Array) -> Array:
-        residual = self.residual(theta)
+    def squared_norms(self, theta: Array, rows: slice = ALL_ROWS) -> Array:
+        residual = self.residual(theta)[rows]
         if residual.shape[1] == 1:
             return np.square(residual[:, 0])
         return np.einsum("ij,ij->i", residual, residual)
 
     def residual(self, theta: Array) -> Array:
         """Residuals of all rows; those of the latest theta are kept."""
-        if self._kept.theta is not theta:
-            fitted = self._map_rows(*self.unpack(theta))
-            self._kept.residual = np.subtract(self.Y, fitted, out=fitted)
-            self._kept.theta = theta
-        assert self._kept.residual is not None
-        return self._kept.residual
+        kept = self._kept
+        if kept.theta is not theta:
+            if kept.ahead is not None and kept.ahead[0] is theta:
+                change = kept.ahead[1]
+                residual = np.add(kept.residual, change, out=change)
+            else:
+                coef, intercept = self.unpack(theta)
+                # The old ones go before the new ones come: each takes n numbers.
+                kept.theta = kept.residual = kept.ahead = None
+                residual = self._map(
+                    _residual, lambda chunk: (self.Y[chunk], coef, intercept)
+                )
+            kept.theta, kept.residual, kept.ahead = theta, residual, None
+        assert kept.residual is not None
+        return kept.residual
 
     def penalty(self, theta: Array) -> float:
         if not np.any(self.alpha):
@@ -207,7 +278,14 @@ class LinearResidual:
 
     def _is_close(self, weights: Array) -> bool:
         old = self._kept.weights
-        return float(np.sum(np.abs(weights - old))) <= _KEEP_DRIFT * float(old.sum())
+
+        def drift(chunk: slice) -> tuple[float, float]:
+            change = np.abs(weights[chunk] - old[chunk])
+            return float(change.sum()), float(old[chunk].sum())
+
+        sums = np.array(list(map_chunks(drift, self.chunks, self.n_jobs)))
+        change, size = sums.sum(axis=0)
+        return bool(change <= _KEEP_DRIFT * size)
 
     def forget(self) -> None:
         """Drop the kept matrix: the next weights have nothing to do with the last."""
@@ -224,23 +302,27 @@ class LinearResidual:
         """
         ridge = self._ridge()[:, None]
         residual = self.residual(theta)
-        G = self._gradient(weights[:, None] * residual) - ridge * theta.reshape(
-            self.shape
-        )
+        G = self._gradient(weights, residual) - ridge * theta.reshape(self.shape)
         delta = self._kept.factor.solve(G)
         slope = float(np.sum(delta * G))
         if slope > 0.25 * self._kept.slope:
             return None
         self._kept.slope = slope
-        change = self._map_rows(*self.unpack(delta.ravel()))
-        curvature = float(np.einsum("i,ij,ij->", weights, change, change))
+        self._kept.ahead = None
+        change = self.fitted(*self.unpack(delta.ravel()))
+
+        def squares(chunk: slice) -> float:
+            moved = change[chunk]
+            return float(np.einsum("i,ij,ij->", weights[chunk], moved, moved))
+
+        curvature = sum(map_chunks(squares, self.chunks, self.n_jobs))
         curvature += float(np.sum(ridge * np.square(delta)))
         if not (slope > 0.0 and curvature > 0.0):
             return theta, 0.0
         step = relaxation * slope / curvature
         new = theta + step * delta.ravel()
-        self._kept.residual = residual - step * change
-        self._kept.theta = new
+        change *= -step
+        self._kept.ahead = new, change
         return new, 0.5 * (2.0 - relaxation) * step * slope
 
     def _conjugate_gradients(
@@ -249,12 +331,12 @@ class LinearResidual:
         """The same minimiser without forming H, for many sparse columns."""
         q, d = self.shape
         ridge = self._ridge()
-        G = self._gradient(weights[:, None] * self.residual(theta))
+        G = self._gradient(weights, self.residual(theta))
         G -= ridge[:, None] * theta.reshape(self.shape)
 
         def product(v: Array) -> Array:
-            fitted = self._map_rows(*self._unpack_column(v))
-            return self._gradient(weights[:, None] * fitted)[:, 0] + ridge * v
+            fitted = self.fitted(*self._unpack_column(v))
+            return self._gradient(weights, fitted)[:, 0] + ridge * v
 
         H = scipy.sparse.linalg.LinearOperator((q, q), matvec=product, dtype=float)
         delta = np.column_stack(
@@ -276,117 +358,132 @@ class LinearResidual:
         intercept = v[p:] - self.mean @ coef if self.fit_intercept else np.zeros(1)
         return coef, intercept
 
-    def _gradient(self, weighted: Array) -> Array:
-        """Z' V for n-by-d matrices V."""
+    def _gradient(self, weights: Array, residual: Array) -> Array:
+        """Z' diag(w) R."""
 
-        def products(chunk: slice) -> Array:
-            rows = self.X[chunk]
-            if rows.dtype != np.float64:
-                rows = rows.astype(np.float64)
-            return _columnwise(rows.T, weighted[chunk])
+        def arguments(chunk: slice) -> tuple[Array, Array]:
+            return weights[chunk], residual[chunk]
 
-        raw = sum(map_chunks(products, self._chunks(), self.n_jobs))
-        total = weighted.sum(axis=0)
+        raw, total = 0.0, 0.0
+        for raw_chunk, total_chunk in self._tasks(_products, arguments):
+            raw, total = raw + raw_chunk, total + total_chunk
         G = (raw - np.outer(self.mean, total)) / self.scale[:, None]
         return np.vstack([G, total]) if self.fit_intercept else G
 
-    def _map_rows(self, coef: Array, intercept: Array) -> Array:
-        """X coef + intercept, chunk by chunk in double precision."""
+    def fitted(self, coef: Array, intercept: Array) -> Array:
+        """X coef + intercept of all rows."""
+        return self._map(_fitted, lambda chunk: (coef, intercept))
 
-        def fitted(chunk: slice) -> Array:
-            return _columnwise(self.X[chunk], coef) + intercept
+    def _tasks(self, function: Any, arguments: Any) -> Any:
+        return map_rows(function, self.X, self.chunks, self.n_jobs, arguments)
 
-        chunks = self._chunks()
-        values = map_chunks(fitted, chunks, self.n_jobs)
-        if len(chunks) == 1:
+    def _map(self, function: Any, arguments: Any) -> Array:
+        """Values of all rows, of shape (n_samples, n_outputs or less)."""
+        values = self._tasks(function, arguments)
+        if len(self.chunks) == 1:
             return next(values)
-        out = np.empty((self.X.shape[0], coef.shape[1]))
-        for chunk, value in zip(chunks, values, strict=True):
+        out = None
+        for chunk, value in zip(self.chunks, values, strict=True):
+            if out is None:
+                out = np.empty((self.X.shape[0], value.shape[1]))
             out[chunk] = value
         return out
 
     def normal_equations(self, theta: Array, weights: Array) -> tuple[Array, Array]:
         """Z' diag(w) Z and Z' diag(w) R, summed over chunks in order."""
         residual = self.residual(theta)
-        accumulate = (
-            self._sparse_sums if scipy.sparse.issparse(self.X) else self._dense_sums
-        )
+        frame = Frame(self.mean, self.scale, self.fit_intercept)
+        function = sparse_sums if scipy.sparse.issparse(self.X) else dense_sums
 
-        def sums(chunk: slice) -> tuple[Array, Array]:
-            return accumulate(chunk, residual, weights)
+        def arguments(chunk: slice) -> tuple[Frame, Array, Array]:
+            return frame, residual[chunk], weights[chunk]
 
         H = np.zeros((self.shape[0], self.shape[0]))
         G = np.zeros(self.shape)
-        for H_chunk, G_chunk in map_chunks(sums, self._chunks(), self.n_jobs):
+        for H_chunk, G_chunk in self._tasks(function, arguments):
             H += H_chunk
             G += G_chunk
         return H, G
 
-    def _chunks(self) -> list[slice]:
-        return row_chunks(self.X.shape[0], self.chunk_size or _DEFAULT_CHUNK)
+    @functools.cached_property
+    def chunks(self) -> list[slice]:
+        """Rows of a task."""
+        return chunks_of(self.X, self.chunk_size or default_chunk(self.X.shape[1]))
 
     def _ridge(self) -> Array:
         ridge = np.zeros(self.shape[0])
         ridge[: len(self.mean)] = self.alpha / np.square(self.scale)
         return ridge
 
-    def _dense_sums(
-        self, chunk: slice, residual: Array, weights: Array
-    ) -> tuple[Array, Array]:
-        """Sums over blocks of rows, brought to standardised columns at the end.
 
-        Moments about `shift` are accumulated. It is zero, and the rows are used as they
-        stand, unless a column's mean is so large beside its spread that the
-        transformation to moments about the mean would lose digits.
-        """
-        p, d = len(self.mean), self.Y.shape[1]
-        shift = self._shift()
-        gram = np.zeros((p, p), order="F")
-        sums = np.zeros((p, d + 1))  # against the residuals, and against ones
-        ones = np.zeros((d + 1, d + 1))
-        height = min(_block_rows(p), chunk.stop - chunk.start)
-        buffer = np.empty((height, p))
-        right = np.ones((height, d + 1))
-        for block in row_chunks(chunk.stop - chunk.start, height):
-            rows = slice(chunk.start + block.start, chunk.start + block.stop)
-            root = np.sqrt(weights[rows, None])
-            x, y = buffer[: len(root)], right[: len(root)]
-            if shift is None:
-                np.multiply(self.X[rows], root, out=x)
-            else:
-                np.subtract(self.X[rows], shift, out=x)
-                x *= root
-            np.multiply(residual[rows], root, out=y[:, :d])
-            y[:, d:] = root
-            # Half of the products that a general multiplication would compute.
-            gram = dsyrk(1.0, x.T, beta=1.0, c=gram, overwrite_c=1)
-            sums += x.T @ y
-            ones += y.T @ y
-        offset = (self.mean if shift is None else self.mean - shift)[:, None]
-        gram = np.triu(gram) + np.triu(gram, 1).T
-        first = sums[:, d:]
-        gram += ones[d, d] * (offset @ offset.T) - first @ offset.T - offset @ first.T
-        gram /= np.outer(self.scale, self.scale)
-        centred = (sums - offset @ ones[d:]) / self.scale[:, None]
-        if not self.fit_intercept:
-            return gram, centred[:, :d]
-        H = np.block([[gram, centred[:, d:]], [centred[:, d:].T, ones[d:, d:]]])
-        return H, np.vstack([centred[:, :d], ones[d:, :d]])
+@dataclass(frozen=True)
+class Frame:
+    """How columns are standardised."""
 
-    def _shift(self) -> Array | None:
+    mean: Array
+    scale: Array
+    fit_intercept: bool
+
+    @property
+    def shift(self) -> Array | None:
+        """What to subtract from rows lest moments about the mean lose digits."""
         far = np.abs(self.mean) > _FAR * self.scale
         return np.where(far, self.mean, 0.0) if far.any() else None
 
-    def _sparse_sums(
-        self, chunk: slice, residual: Array, weights: Array
-    ) -> tuple[Array, Array]:
-        w = weights[chunk]
-        Z = self.X[chunk].astype(np.float64) @ scipy.sparse.diags_array(1 / self.scale)
-        if self.fit_intercept:
-            ones = scipy.sparse.csr_array(np.ones((Z.shape[0], 1)))
-            Z = scipy.sparse.hstack([Z, ones], format="csr")
-        WZ = scipy.sparse.diags_array(w) @ Z
-        return (WZ.T @ Z).toarray(), WZ.T @ residual[chunk]
+
+def dense_sums(
+    X: Array, frame: Frame, residual: Array, weights: Array
+) -> tuple[Array, Array]:
+    """Sums over blocks of rows, brought to standardised columns at the end.
+
+    Moments about `shift` are accumulated. It is zero, and the rows are used as they
+    stand, unless a column's mean is so large beside its spread that the transformation
+    to moments about the mean would lose digits.
+    """
+    (n, p), d = X.shape, residual.shape[1]
+    shift = frame.shift
+    gram = np.zeros((p, p), order="F")
+    sums = np.zeros((p, d + 1))  # against the residuals, and against ones
+    ones = np.zeros((d + 1, d + 1))
+    height = min(_block_rows(p), n)
+    buffer = np.empty((height, p))
+    right = np.ones((height, d + 1))
+    for block in row_chunks(n, height):
+        root = np.sqrt(weights[block, None])
+        x, y = buffer[: len(root)], right[: len(root)]
+        if shift is None:
+            np.multiply(X[block], root, out=x)
+        else:
+            np.subtract(X[block], shift, out=x)
+            x *= root
+        np.multiply(residual[block], root, out=y[:, :d])
+        y[:, d:] = root
+        # Half of the products that a general multiplication would compute.
+        gram = dsyrk(1.0, x.T, beta=1.0, c=gram, overwrite_c=1)
+        sums += x.T @ y
+        ones += y.T @ y
+    offset = (frame.mean if shift is None else frame.mean - shift)[:, None]
+    gram = np.triu(gram) + np.triu(gram, 1).T
+    first = sums[:, d:]
+    gram += ones[d, d] * (offset @ offset.T) - first @ offset.T - offset @ first.T
+    gram /= np.outer(frame.scale, frame.scale)
+    centred = (sums - offset @ ones[d:]) / frame.scale[:, None]
+    if not frame.fit_intercept:
+        return gram, centred[:, :d]
+    H = np.block([[gram, centred[:, d:]], [centred[:, d:].T, ones[d:, d:]]])
+    return H, np.vstack([centred[:, :d], ones[d:, :d]])
+
+
+def sparse_sums(
+    X: Any, frame: Frame, residual: Array, weights: Array
+) -> tuple[Array, Array]:
+    """The same for sparse rows, which are not centred."""
+    Z = X.astype(np.float64) @ scipy.sparse.diags_array(1 / frame.scale)
+    if frame.fit_intercept:
+        ones = scipy.sparse.csr_array(np.ones((Z.shape[0], 1)))
+        Z = scipy.sparse.hstack([Z, ones], format="csr")
+    WZ = scipy.sparse.diags_array(weights) @ Z
+    return (WZ.T @ Z).toarray(), WZ.T @ residual
 
 
 class SymmetricFactor:

@@ -45,7 +45,7 @@ from sklearn_mm._problems._candidate_pool import CandidatePool, WideCandidatePoo
 from sklearn_mm._problems._deciding_rows import DecidingRows
 from sklearn_mm._problems._half_quadratic import HalfQuadraticProblem
 from sklearn_mm._problems._linear_residual import LinearResidual
-from sklearn_mm._problems._scale_mixture import ScaleMixture
+from sklearn_mm._problems._scale_mixture import ScaleMixture, SquaredResiduals
 from sklearn_mm._problems._start_candidates import (
     sensitivity_candidates,
     subset_candidates,
@@ -121,15 +121,20 @@ def robust_start(
     return Start(chosen, best.scale, best.share, determined, rows.sampled)
 
 
-def refined_scale(
-    squared_norms: Array, weight: Array, start: Start, n_outputs: int
-) -> float:
+def refined_scale(model: LinearResidual, weight: Array, start: Start) -> float:
     """Scale of the mixture around a fitted plane, from all rows."""
-    squares, weight = squared_norms[None, :], weight / weight.sum()
-    mixture = ScaleMixture.around(
-        squares, weight, np.array([start.scale]), np.array([start.share])
+    model.residual(start.theta)  # before threads ask for it
+    residuals = SquaredResiduals(
+        lambda rows: model.squared_norms(start.theta, rows)[None, :],
+        weight,
+        model.Y.shape[1],
+        model.chunks,
+        model.n_jobs,
     )
-    return float(mixture.em(squares, weight, 0.0, n_outputs, 4).s[0])
+    mixture = ScaleMixture.around(
+        residuals, np.array([start.scale]), np.array([start.share])
+    )
+    return float(mixture.em(residuals, 0.0, 4).s[0])
 
 
 def _ladder(pool: CandidatePool, own: Array, scale: float | None) -> list[float]:

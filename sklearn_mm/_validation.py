@@ -1,0 +1,48 @@
+"""Validation of data, those included that are larger than memory."""
+
+from __future__ import annotations
+
+import numpy as np
+from sklearn.utils.validation import (
+    _check_feature_names,
+    _check_n_features,
+    check_consistent_length,
+    validate_data,
+)
+
+from sklearn_mm._problems._row_sources import is_lazy, lazy_rows
+
+
+def validate_rows(estimator, X, y="no_validation", *, reset=True, **kwargs):
+    """X and, if asked for, y as arrays of finite numbers.
+
+    Arrays that would have to be read or converted as a whole become `LazyRows`, whose
+    rows are checked when they are read; all others go through scikit-learn's
+    `validate_data`, with the same parameters.
+    """
+    if not is_lazy(X):
+        return validate_data(
+            estimator,
+            X,
+            y,
+            accept_sparse="csr",
+            dtype=[np.float64, np.float32],
+            reset=reset,
+            **kwargs,
+        )
+    rows = lazy_rows(X)
+    for size, what in zip(rows.shape, ("sample", "feature"), strict=True):
+        if size < 1:
+            raise ValueError(
+                f"Found array with 0 {what}(s) (shape={tuple(rows.shape)}) while a "
+                "minimum of 1 is required."
+            )
+    _check_feature_names(estimator, np.empty((1, rows.shape[1])), reset=reset)
+    _check_n_features(estimator, rows, reset=reset)
+    if isinstance(y, str):
+        return rows
+    if y is not None:  # an array of any kind
+        y = np.asarray(y)
+    y = validate_data(estimator, y=y, **kwargs)
+    check_consistent_length(rows, y)
+    return rows, y
