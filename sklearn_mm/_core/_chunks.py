@@ -50,9 +50,7 @@ def map_chunks(
         if effective_n_jobs(n_jobs) == 1:
             yield from map(function, chunks)
         else:
-            parallel = Parallel(
-                n_jobs=n_jobs, require="sharedmem", return_as="generator"
-            )
+            parallel = _parallel(n_jobs, require="sharedmem")
             yield from parallel(delayed(function)(chunk) for chunk in chunks)
 
 
@@ -83,11 +81,18 @@ def map_rows(
             return
         # Rows that are read on demand are read by the worker.
         part = getattr(X, "part", X.__getitem__)
-        parallel = Parallel(n_jobs=n_jobs, prefer="threads", return_as="generator")
-        yield from parallel(
+        yield from _parallel(n_jobs, prefer="threads")(
             delayed(call_on_part)(function, part(chunk), *arguments(chunk))
             for chunk in chunks
         )
+
+
+def _parallel(n_jobs: int | None, **hints: str) -> Parallel:
+    """Results as they come where the engine can do that, and all at once otherwise."""
+    try:
+        return Parallel(n_jobs=n_jobs, return_as="generator", **hints)
+    except ValueError:
+        return Parallel(n_jobs=n_jobs, **hints)
 
 
 def call_on_part(function: Callable[..., Value], part: Any, *arguments: Any) -> Value:

@@ -1,0 +1,347 @@
+"""
+Beyond one core and one machine's memory
+========================================
+
+Every sum over rows is worked out chunk by chunk, so that data may be larger than memory
+and the chunks may go to threads, processes or a cluster. Four parts:
+
+``memory``
+    A memory map several times larger than the allowed memory is fitted under a limit
+    (``RLIMIT_DATA``: the private, writable memory of the process; the map itself does
+    not count). Contrastive Hebbian learning on n and on 16 n rows takes the same.
+``cores``
+    One thread and two threads side by side.
+``dask``
+    The same calls with Dask arrays, on a local cluster of two workers.
+``rows``
+    Seconds a row from 10,000 rows up, and a plot.
+
+    python examples/scale_out.py [--quick] [--parts memory cores dask rows]
+
+What follows for a cluster of 100 nodes is worked out in ``examples/SCALING.md``.
+"""
+
+import os
+
+# Set before NumPy is imported: one BLAS thread a worker.
+for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(name, "1")
+
+import argparse
+import csv
+import multiprocessing
+import tempfile
+import threading
+import time
+import warnings
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+import numpy as np
+from sklearn.exceptions import ConvergenceWarning
+
+from sklearn_mm import ContrastiveHebbianClassifier, HalfQuadraticRobustRegressor
+
+MB = 1e6
+N_FEATURES = 50
+
+
+# %%
+# Data on disk
+# ------------
+
+
+def write_rows(folder, n_rows, n_features=N_FEATURES, block=200_000):
+    """Rows and targets in float32, a fifth of them outliers, written in blocks."""
+    rng = np.random.default_rng(0)
+    coef = rng.normal(size=n_features)
+    paths = [str(Path(folder) / f"{name}-{n_rows}.npy") for name in "Xy"]
+    shapes = [(n_rows, n_features), (n_rows,)]
+    X, y = (
+        np.lib.format.open_memmap(path, "w+", np.float32, shape)
+        for path, shape in zip(paths, shapes, strict=True)
+    )
+    for start in range(0, n_rows, block):
+        rows = slice(start, min(start + block, n_rows))
+        X[rows] = rng.standard_normal(X[rows].shape, dtype=np.float32)
+        noise = rng.standard_normal(len(X[rows]))
+        outlier = rng.random(len(noise)) < 0.2
+        y[rows] = X[rows] @ coef + noise + outlier * rng.uniform(20, 60, len(noise))
+    X.flush()
+    y.flush()
+    return paths
+
+
+# %%
+# A fit under a limit
+# -------------------
+# The fit runs in a process of its own, whose private memory is limited to what the
+# interpreter takes after its imports, plus the allowance.
+
+
+def private_memory(field="RssAnon"):
+    """Bytes of private memory of this process."""
+    with open("/proc/self/status", encoding="ascii") as status:
+        for line in status:
+            if line.startswith(field):
+                return 1024 * int(line.split()[1])
+    raise OSError(f"/proc/self/status has no {field}")
+
+
+class PeakMemory:
+    """Largest private memory above that at the start, sampled by a thread."""
+
+    def __enter__(self):
+        self._base = self.peak = private_memory()
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._watch)
+        self._thread.start()
+        return self
+
+    def _watch(self):
+        while not self._done.wait(0.005):
+            self.peak = max(self.peak, private_memory())
+
+    def __exit__(self, *exception):
+        self._done.set()
+        self._thread.join()
+        self.peak -= self._base
+
+
+def limited_fit(model, paths, allowance):
+    """Fit in this process with so many more bytes of private memory."""
+    import resource
+
+    X, y = (np.load(path, mmap_mode="r") for path in paths)
+    if allowance is not None:
+        limit = private_memory("VmData") + allowance
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, resource.RLIM_INFINITY))
+    start = time.perf_counter()
+    with PeakMemory() as memory, warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model.fit(X, y)
+    return model.n_iter_, memory.peak, time.perf_counter() - start
+
+
+def in_new_process(function, *args):
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=context) as pool:
+        return pool.submit(function, *args).result()
+
+
+def show_memory(folder, n_rows):
+    paths = write_rows(folder, n_rows)
+    size = os.path.getsize(paths[0])
+    # 8 bytes a row are the attribute weights_.
+    allowance = min(600 * MB, 0.6 * size) + 8 * n_rows
+    model = HalfQuadraticRobustRegressor(random_state=0)
+    n_iter, peak, seconds = in_new_process(limited_fit, model, paths, int(allowance))
+    print(
+        f"robust regression, {n_rows:,} x {N_FEATURES} float32 on disk: "
+        f"{size / MB:,.0f} MB of rows, limit {allowance / MB:,.0f} MB, peak "
+        f"{peak / MB:,.0f} MB ({(peak - 8 * n_rows) / MB:,.0f} MB without weights_), "
+        f"{n_iter} iterations, {seconds:.1f} s"
+    )
+    for path in paths:
+        os.remove(path)
+
+
+def show_constant_memory(folder, n_rows):
+    peaks = []
+    for n in (n_rows, 16 * n_rows):
+        paths = write_rows(folder, n, 200)
+        y = np.load(paths[1])
+        np.save(paths[1], (y > np.median(y)).astype(np.int8))
+        model = ContrastiveHebbianClassifier(
+            (64, 64), batch_size=None, max_iter=2, random_state=0
+        )
+        _, peak, seconds = in_new_process(limited_fit, model, paths, None)
+        print(
+            f"contrastive Hebbian, full batches, {n:,} x 200 "
+            f"({os.path.getsize(paths[0]) / MB:,.0f} MB): peak {peak / MB:.1f} MB, "
+            f"{seconds:.1f} s"
+        )
+        peaks.append(peak)
+        for path in paths:
+            os.remove(path)
+    return peaks
+
+
+# %%
+# Two cores
+# ---------
+
+
+def timed_fit(model, X, y):
+    start = time.perf_counter()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model.fit(X, y)
+    return time.perf_counter() - start
+
+
+def digits_like(n_rows, n_features=784):
+    """Sparse non-negative rows in ten classes."""
+    rng = np.random.default_rng(0)
+    centres = np.maximum(rng.normal(size=(10, n_features)), 0)
+    y = rng.integers(0, 10, n_rows)
+    X = np.maximum(centres[y] + rng.normal(size=(n_rows, n_features)), 0) / 4
+    return X.astype(np.float32), y
+
+
+def show_cores(n_robust, n_hebbian, repeats=3):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(n_robust, N_FEATURES))
+    y = X @ rng.normal(size=N_FEATURES) + rng.normal(size=n_robust)
+    y[: n_robust // 5] += 30.0
+    network = ContrastiveHebbianClassifier(
+        (64, 64), batch_size=None, max_iter=3, random_state=0
+    )
+    for model, data in (
+        (HalfQuadraticRobustRegressor(random_state=0), (X, y)),
+        (network, digits_like(n_hebbian)),
+    ):
+        seconds = {
+            n_jobs: min(
+                timed_fit(model.set_params(n_jobs=n_jobs), *data)
+                for _ in range(repeats)
+            )
+            for n_jobs in (1, 2)
+        }
+        print(
+            f"{type(model).__name__}, {' x '.join(map(str, data[0].shape))}: one "
+            f"thread {seconds[1]:.2f} s, two {seconds[2]:.2f} s, ratio "
+            f"{seconds[1] / seconds[2]:.2f}"
+        )
+
+
+# %%
+# A cluster
+# ---------
+# Nothing changes but the type of X: every block is a chunk and is worked on by the
+# worker that holds it.
+
+
+def read_rows(path, start, stop):
+    """Runs on the worker that keeps the block."""
+    return np.array(np.load(path, mmap_mode="r")[start:stop])
+
+
+def show_dask(folder, n_rows):
+    try:
+        import dask.array as da
+        from dask import delayed
+        from distributed import Client, LocalCluster
+    except ImportError:
+        print("dask: not installed (pip install 'dask[array,distributed]')")
+        return
+    paths = write_rows(folder, n_rows)
+    X, y = (np.load(path, mmap_mode="r") for path in paths)
+    block = -(-n_rows // 8)
+    local = HalfQuadraticRobustRegressor(chunk_size=block, random_state=0)
+    seconds = timed_fit(local, X, y)
+    with (
+        LocalCluster(
+            n_workers=2, threads_per_worker=1, dashboard_address=None
+        ) as cluster,
+        Client(cluster) as client,
+    ):
+        parts = [
+            da.from_delayed(
+                delayed(read_rows)(paths[0], start, start + block),
+                (min(block, n_rows - start), N_FEATURES),
+                np.float32,
+            )
+            for start in range(0, n_rows, block)
+        ]
+        X_dask = client.persist(da.concatenate(parts))
+        model = HalfQuadraticRobustRegressor(random_state=0)
+        with PeakMemory() as memory:
+            cluster_seconds = timed_fit(model, X_dask, y)
+    same = np.array_equal(model.coef_, local.coef_)
+    print(
+        f"Dask, {n_rows:,} x {N_FEATURES} in 8 blocks on two workers: "
+        f"{cluster_seconds:.1f} s (one local thread {seconds:.1f} s), peak of the "
+        f"calling process {memory.peak / MB:.0f} MB, coefficients equal: {same}"
+    )
+    for path in paths:
+        os.remove(path)
+
+
+# %%
+# Cost per row
+# ------------
+
+
+def show_rows(folder, sizes, output):
+    columns = ["rows", "estimator", "seconds", "nanoseconds_a_row"]
+    table = []
+    for n_rows in sizes:
+        paths = write_rows(folder, n_rows)
+        X, y = (np.load(path, mmap_mode="r") for path in paths)
+        repeats = 1 if n_rows > 10**6 else 3
+        network = ContrastiveHebbianClassifier(
+            (16, 16), batch_size=None, max_iter=2, random_state=0
+        )
+        for model, targets in (
+            (HalfQuadraticRobustRegressor(random_state=0), y),
+            (network, np.asarray(y) > 0),
+        ):
+            seconds = min(timed_fit(model, X, targets) for _ in range(repeats))
+            table.append(
+                [n_rows, type(model).__name__, seconds, 1e9 * seconds / n_rows]
+            )
+            print("{:>10,} {:<30} {:8.3f} s {:8.0f} ns a row".format(*table[-1]))
+        for path in paths:
+            os.remove(path)
+    with open(Path(output) / "scale_out.csv", "w", newline="") as file:
+        csv.writer(file).writerows([columns, *table])
+    plot(table, Path(output) / "scale_out.png")
+
+
+def plot(table, path):
+    try:
+        import matplotlib.pyplot as plt
+    except ImportError:
+        print("no picture: matplotlib is not installed")
+        return
+    figure, ax = plt.subplots(figsize=(6, 4), layout="constrained")
+    for name in sorted({row[1] for row in table}):
+        rows = [row for row in table if row[1] == name]
+        ax.plot([r[0] for r in rows], [r[3] / 1e3 for r in rows], "o-", label=name)
+    ax.set(
+        xscale="log",
+        yscale="log",
+        xlabel="rows (50 features, float32, memory-mapped)",
+        ylabel="time of a fit per row (µs)",
+        title="Cost per row, one thread",
+    )
+    ax.grid(alpha=0.3)
+    ax.legend()
+    figure.savefig(path, dpi=120)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[1])
+    parser.add_argument("--quick", action="store_true", help="few rows")
+    parser.add_argument(
+        "--parts", nargs="*", default=["memory", "cores", "dask", "rows"]
+    )
+    parser.add_argument("--output", default=".", help="folder for the table and plot")
+    args = parser.parse_args()
+    quick = args.quick
+    with tempfile.TemporaryDirectory(dir=args.output) as folder:
+        if "memory" in args.parts:
+            show_memory(folder, 1_000_000 if quick else 20_000_000)
+            show_constant_memory(folder, 2_000 if quick else 20_000)
+        if "cores" in args.parts:
+            show_cores(*((100_000, 2_000) if quick else (2_000_000, 20_000)))
+        if "dask" in args.parts:
+            show_dask(folder, 100_000 if quick else 4_000_000)
+        if "rows" in args.parts:
+            sizes = [10**4, 10**5] if quick else [10**4, 10**5, 10**6, 10**7]
+            show_rows(folder, sizes, args.output)
+
+
+if __name__ == "__main__":
+    main()
