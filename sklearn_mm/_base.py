@@ -94,7 +94,14 @@ def keep_state_on_error(fit):
 
 
 def warn_unless_converged(estimator, status):
-    """Name the parameter to raise when a run ended at its cap."""
+    """Name the parameter to raise when a run ended at its cap or was cut short."""
+    if status is Status.INTERRUPTED:
+        warnings.warn(
+            f"{type(estimator).__name__} was interrupted. The last finished update is "
+            "kept; set warm_start=True to go on from it.",
+            ConvergenceWarning,
+            stacklevel=5,
+        )
     if status is Status.MAX_ITER:
         warnings.warn(
             f"{type(estimator).__name__} did not converge in max_iter="

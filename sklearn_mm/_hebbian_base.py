@@ -340,7 +340,9 @@ class BaseContrastiveHebbian(CallbackSupportMixin, BaseEstimator, metaclass=ABCM
                 ConvergenceWarning,
                 stacklevel=4,
             )
-        elif not (monitor.exhausted or incremental):
+        elif result.status is Status.INTERRUPTED or not (
+            monitor.exhausted or incremental
+        ):
             warn_unless_converged(self, result.status)
 
     def _hidden_sizes(self):

@@ -95,6 +95,7 @@ class Trainer:
             tol=tol,
             batches=batches,
             monitor=monitor,
+            interruptible=True,
         )
 
     def _full_batch(self, problem):

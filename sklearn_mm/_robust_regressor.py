@@ -571,6 +571,7 @@ def _run(problem, theta, effort, criterion, history, max_iter, tol, monitor=None
         max_iter=max_iter,
         tol=tol,
         monitor=monitor,
+        interruptible=monitor is not None,  # the start is not a fit yet
     )
 
 

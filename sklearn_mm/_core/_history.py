@@ -50,7 +50,11 @@ class History:
 
     def to_bunch(self) -> Bunch:
         """Arrays by name, the gap among them."""
-        columns = {name: np.asarray(column) for name, column in self._columns.items()}
+        # An interrupt may have come in the middle of a row.
+        n_rows = min((len(column) for column in self._columns.values()), default=0)
+        columns = {
+            name: np.asarray(column[:n_rows]) for name, column in self._columns.items()
+        }
         if columns:
             columns["gap"] = columns["upper_bound"] - columns["lower_bound"]
         return Bunch(**columns)

@@ -29,6 +29,7 @@ class Status(enum.Enum):
     CONVERGED = "the stopping rule of the criterion was met"
     MAX_ITER = "the maximum number of iterations was reached"
     STOPPED = "a callback asked to stop"
+    INTERRUPTED = "interrupted by the user"
     STALLED = "no step was accepted any more"
     DIVERGED = "the upper bound is no longer finite"
 
@@ -61,35 +62,44 @@ def minimize(
     batches: Callable[[], Iterable[Rows]] = whole_batch,
     monitor: Monitor | None = None,
     max_rejected: int = 10,
+    interruptible: bool = False,
 ) -> Result:
     """Majorize and minimize until the criterion's stopping rule holds.
 
     An epoch goes through ``batches()``; on each, latents are inferred as accurately as
     the criterion asks and theta is moved on the upper bound that they define
-    (Algorithms 1 to 3 of the paper, and 4 with a restarting inference).
+    (Algorithms 1 to 3 of the paper, and 4 with a restarting inference). If
+    `interruptible`, a KeyboardInterrupt ends the run with the last update that was
+    finished; before the first one it is raised, as it always is otherwise.
     """
     monitor = Monitor() if monitor is None else monitor
     sound = theta  # the last one whose bound is known not to have blown up
-    for epoch in range(max_iter):
-        monitor.begin()
-        converged = True
-        for rows in batches():
-            inferred = inference(problem, theta, rows, memory, step)
-            if not math.isfinite(inferred.trial.upper):
-                return Result(sound, epoch + 1, Status.DIVERGED, memory)
-            if inferred.trial.upper <= BLOWN_UP * memory.first_upper:
-                sound = theta
-            moved = step(problem, theta, inferred)
-            history.append(inferred, moved, memory)
-            converged &= inference.criterion.converged(
-                inferred.trial, moved, memory, tol
-            )
-            memory = memory.after(inferred.trial, moved.accepted)
-            theta = moved.theta
-        if monitor.end(theta, history.last()):
-            return Result(theta, epoch + 1, Status.STOPPED, memory)
-        if converged:
-            return Result(theta, epoch + 1, Status.CONVERGED, memory)
-        if memory.rejected > max_rejected:
-            return Result(theta, epoch + 1, Status.STALLED, memory)
+    epoch = 0
+    try:
+        for epoch in range(max_iter):
+            monitor.begin()
+            converged = True
+            for rows in batches():
+                inferred = inference(problem, theta, rows, memory, step)
+                if not math.isfinite(inferred.trial.upper):
+                    return Result(sound, epoch + 1, Status.DIVERGED, memory)
+                if inferred.trial.upper <= BLOWN_UP * memory.first_upper:
+                    sound = theta
+                moved = step(problem, theta, inferred)
+                history.append(inferred, moved, memory)
+                converged &= inference.criterion.converged(
+                    inferred.trial, moved, memory, tol
+                )
+                memory = memory.after(inferred.trial, moved.accepted)
+                theta = moved.theta
+            if monitor.end(theta, history.last()):
+                return Result(theta, epoch + 1, Status.STOPPED, memory)
+            if converged:
+                return Result(theta, epoch + 1, Status.CONVERGED, memory)
+            if memory.rejected > max_rejected:
+                return Result(theta, epoch + 1, Status.STALLED, memory)
+    except KeyboardInterrupt:
+        if not (interruptible and len(history)):
+            raise
+        return Result(theta, epoch, Status.INTERRUPTED, memory)
     return Result(theta, max_iter, Status.MAX_ITER, memory)

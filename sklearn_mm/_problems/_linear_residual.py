@@ -232,17 +232,18 @@ class LinearResidual:
         """Residuals of all rows; those of the latest theta are kept."""
         kept = self._kept
         if kept.theta is not theta:
-            if kept.ahead is not None and kept.ahead[0] is theta:
-                change = kept.ahead[1]
-                residual = np.add(kept.residual, change, out=change)
+            # Nothing is known while it changes: an interrupt may come at any time.
+            old, ahead = kept.residual, kept.ahead
+            kept.theta = kept.residual = kept.ahead = None
+            if ahead is not None and ahead[0] is theta:
+                kept.residual = np.add(old, ahead[1], out=ahead[1])
             else:
+                del old, ahead  # before the new ones come: each takes n numbers
                 coef, intercept = self.unpack(theta)
-                # The old ones go before the new ones come: each takes n numbers.
-                kept.theta = kept.residual = kept.ahead = None
-                residual = self._map(
+                kept.residual = self._map(
                     _residual, lambda chunk: (self.Y[chunk], coef, intercept)
                 )
-            kept.theta, kept.residual, kept.ahead = theta, residual, None
+            kept.theta = theta
         assert kept.residual is not None
         return kept.residual
 
