@@ -12,6 +12,7 @@ import os
 from pathlib import Path
 
 import numpy as np
+from sklearn.datasets import load_digits
 
 _DEFAULT = Path(__file__).resolve().parents[2] / "shared" / "data"
 
@@ -25,6 +26,15 @@ CLASSIC = {
         ("AIRFLOW", "WATERTEMP", "ACIDCONC"),
     ),
     "telef": ("telef.csv", "Calls", ("Year",)),
+}
+
+# File and hidden layers (the paper's) of the image sets. Keys of the files are X_train
+# (n, pixels) and y_train; KMNIST in that form is used where it is at hand.
+IMAGES = {
+    "mnist": ("mnist.npz", (64,) * 4),
+    "fashion_mnist": ("fashion_mnist.npz", (64,) * 4),
+    "kmnist": ("kmnist.npz", (64,) * 4),
+    "cifar10_grey": ("cifar10_grey.npz", (128,) * 3),
 }
 
 
@@ -44,3 +54,20 @@ def load_classic(name):
         rows = list(csv.DictReader(stream))
     X = np.array([[float(row[feature]) for feature in features] for row in rows])
     return X, np.array([float(row[target]) for row in rows])
+
+
+def load_images(name, n_rows=None):
+    """Pixels in [0, 1], labels and hidden layers of a set, or None if not at hand."""
+    file, hidden = IMAGES[name]
+    path = data_file(file)
+    if path is None:
+        return None
+    with np.load(path) as arrays:
+        X, y = arrays["X_train"][:n_rows], arrays["y_train"][:n_rows]
+    return X / 255.0, y, hidden
+
+
+def load_small_images(n_rows=None):
+    """scikit-learn's digits in the same form: always at hand."""
+    X, y = load_digits(return_X_y=True)
+    return X[:n_rows] / 16.0, y[:n_rows], (32,) * 4

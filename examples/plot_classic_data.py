@@ -14,7 +14,7 @@ import numpy as np
 from datasets import CLASSIC, load_classic
 from sklearn.linear_model import LinearRegression
 
-from sklearn_mm import HalfQuadraticRobustRegressor
+from sklearn_mm import HalfQuadraticRobustRegressor, RobustFitDisplay
 
 TITLES = {
     "hbk": "Hawkins–Bradu–Kass",
@@ -45,39 +45,29 @@ sets = {name: load_classic(name) or made_up(i) for i, name in enumerate(CLASSIC)
 # %%
 # Fits
 # ----
-# For one feature the lines are drawn; for more, standardised residuals against the
-# number of the row. The band is three noise scales wide on either side.
-fig, axes = plt.subplots(2, 2, figsize=(9, 7), layout="constrained")
+# For one feature the lines are drawn, and the numbers of the rows that are flagged; for
+# more, residuals against predictions. The band is three noise scales wide on either
+# side.
+fig, axes = plt.subplots(2, 2, figsize=(10, 7.5), layout="constrained")
 for ax, (name, (X, y)) in zip(axes.flat, sets.items(), strict=True):
     model = HalfQuadraticRobustRegressor(random_state=0).fit(X, y)
-    inlier = model.inlier_mask_
-    print(f"{TITLES[name]:25s} flagged rows: {(np.flatnonzero(~inlier) + 1).tolist()}")
+    flagged = np.flatnonzero(~model.inlier_mask_)
+    print(f"{TITLES[name]:25s} flagged rows: {(flagged + 1).tolist()}")
+    RobustFitDisplay.from_estimator(model, X, y, ax=ax)
+    ax.set_title(TITLES[name])
     if X.shape[1] == 1:
-        across, up = X[:, 0], y
         grid = np.linspace(X.min(), X.max(), 2)[:, None]
-        line = model.predict(grid)
-        band = 3.0 * model.scale_
-        ax.fill_between(grid[:, 0], line - band, line + band, color="C0", alpha=0.15)
-        ax.plot(grid, line, color="C0", label="robust fit")
-        ols = LinearRegression().fit(X, y)
-        ax.plot(grid, ols.predict(grid), "--", color="0.5", label="least squares")
-        xlabel, ylabel = LABELS.get(name, ("x", "y"))
-    else:
-        across, up = np.arange(len(y)) + 1, (y - model.predict(X)) / model.scale_
-        ax.axhspan(-3, 3, color="C0", alpha=0.15)
-        xlabel, ylabel = "row", "residual / noise scale"
-    ax.scatter(across[inlier], up[inlier], s=18, color="C0", label="inliers")
-    ax.scatter(across[~inlier], up[~inlier], s=30, marker="x", color="C3")
-    for i in np.flatnonzero(~inlier) if X.shape[1] == 1 else ():
-        ax.annotate(
-            str(i + 1),
-            (across[i], up[i]),
-            xytext=(3, 3),
-            textcoords="offset points",
-            fontsize=7,
-            color="C3",
-        )
-    ax.scatter([], [], marker="x", color="C3", label="flagged")
-    ax.set(title=TITLES[name], xlabel=xlabel, ylabel=ylabel)
+        ols = LinearRegression().fit(X, y).predict(grid)
+        ax.plot(grid, ols, "--", color="0.5", label="least squares")
+        for i in flagged:
+            ax.annotate(
+                str(i + 1),
+                (X[i, 0], y[i]),
+                xytext=(3, 3),
+                textcoords="offset points",
+                fontsize=7,
+                color="C3",
+            )
+        ax.set(**dict(zip(("xlabel", "ylabel"), LABELS.get(name, ()), strict=False)))
     ax.legend(fontsize=8)
 plt.show()

@@ -14,7 +14,7 @@ from sklearn.linear_model import (
     TheilSenRegressor,
 )
 
-from sklearn_mm import HalfQuadraticRobustRegressor
+from sklearn_mm import ConvergenceDisplay, HalfQuadraticRobustRegressor
 
 # %%
 # Data with 40 % outliers
@@ -68,3 +68,14 @@ for name, peer in peers.items():
     fitted = getattr(peer, "estimator_", peer)
     error = np.linalg.norm(fitted.coef_ - coef)
     print(f"{name:30s} {error:18.3f} {seconds:8.2f}")
+
+# %%
+# A picture of the certified bounds
+# ---------------------------------
+try:
+    import matplotlib.pyplot as plt
+except ImportError:
+    print('\nTo see the bounds close: pip install "sklearn-mm[plot]", and run again')
+else:
+    ConvergenceDisplay.from_estimator(model)
+    plt.show()

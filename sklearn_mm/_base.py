@@ -22,6 +22,17 @@ except ImportError:
         """Stand-in for versions without callbacks: there is nothing to support."""
 
 
+class DocumentedMixin:
+    """Shows the documentation of parameters and attributes in notebooks.
+
+    scikit-learn shows them beside a link only. Until there are pages to link to, it
+    leads to a heading of the estimator's name in the notebook itself.
+    """
+
+    _doc_link_module = "sklearn_mm"
+    _doc_link_template = "#{estimator_name}"
+
+
 CRITERIA = ("fixed", "regemm", "sudemm")
 CRITERION_METHODS = (
     "satisfied",
@@ -129,6 +140,8 @@ class FitMonitor(Monitor):
         One in the solver's objective is this much in the user's.
     """
 
+    effort_name = "1/sigma"
+
     def __init__(self, estimator, max_iter, X, y, attributes, unit=1.0):
         self._estimator = estimator
         self._unit = unit
@@ -176,12 +189,21 @@ class FitMonitor(Monitor):
         if self._epoch == 1:
             print(
                 f"{'iter':>6} {'upper bound':>13} {'lower bound':>13} {'gap':>10} "
-                f"{'effort':>8} {'time':>8} {'at most':>8}"
+                f"{self.effort_name:>8} {'time':>8} {'at most':>8}"
             )
         upper, lower = (
             record[name] * self._unit for name in ("upper_bound", "lower_bound")
         )
         print(
             f"{self._epoch:6d} {upper:13.6g} {lower:13.6g} {upper - lower:10.3g} "
-            f"{record['effort']:8.4g} {elapsed:7.2f}s {rest:7.2f}s"
+            f"{record['effort']:8.4g} {clock(elapsed):>8} {clock(rest):>8}"
         )
+
+
+def clock(seconds):
+    """A duration in a few characters: 12.34s, 4m05s, 2h13m."""
+    if seconds < 60.0:
+        return f"{seconds:.2f}s"
+    if seconds < 3600.0:
+        return "{}m{:02d}s".format(*divmod(int(seconds), 60))
+    return "{}h{:02d}m".format(*divmod(int(seconds) // 60, 60))

@@ -31,7 +31,7 @@ from sklearn_mm._validation import validate_rows
 _PARAMETERS = """hidden_layer_sizes : int or array-like of int, default=(64,)
         Units of the hidden layers.
 
-    criterion : {"sudemm", "regemm", "fixed", "alternating"} or object, \\
+    criterion : {"sudemm", "regemm", "fixed", "alternating"} or object, \
             default="sudemm"
         When inference is accurate enough for an update:
 
@@ -167,7 +167,8 @@ _ATTRIBUTES = """coefs_ : list of ndarray of shape (n_units, n_units_of_next_lay
 
     history_ : Bunch
         One entry per update: ``upper_bound``, ``lower_bound``, ``gap``, ``passes``,
-        ``work`` (passes, discarded ones included), ``satisfied`` and others.
+        ``work`` (passes, discarded ones included), ``satisfied``, ``epoch`` (from
+        zero) and others. :class:`ConvergenceDisplay` draws it.
 
     n_features_in_ : int
         Number of features.

@@ -19,6 +19,7 @@ from sklearn_mm._base import (
     CRITERIA,
     CRITERION_METHODS,
     CallbackSupportMixin,
+    DocumentedMixin,
     keep_state_on_error,
     resolve_criterion,
     warn_unless_converged,
@@ -58,7 +59,9 @@ def supports_partial_fit(estimator):
     return True
 
 
-class BaseContrastiveHebbian(CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta):
+class BaseContrastiveHebbian(
+    DocumentedMixin, CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta
+):
     """Everything but the meaning of targets."""
 
     _parameter_constraints: dict = {
@@ -307,8 +310,6 @@ class BaseContrastiveHebbian(CallbackSupportMixin, BaseEstimator, metaclass=ABCM
     def _record(self, theta, sizes, dtype, monitor, result, fresh, incremental):
         """Fitted attributes of a run."""
         self.__dict__.update(self._fitted(theta, sizes, dtype))
-        self.n_layers_ = len(sizes)
-        self.n_outputs_ = sizes[-1]
         past = incremental and not fresh
         self.n_iter_ = result.n_iter + (self.n_iter_ if past else 0)
         self.loss_curve_ = (self.loss_curve_ if past else []) + monitor.losses
@@ -469,6 +470,8 @@ class BaseContrastiveHebbian(CallbackSupportMixin, BaseEstimator, metaclass=ABCM
         return {
             "coefs_": [W.astype(dtype) for W in coefs],
             "intercepts_": [b.astype(dtype) for b in intercepts],
+            "n_layers_": len(sizes),
+            "n_outputs_": sizes[-1],
         }
 
     def _validate_X(self, X):

@@ -185,6 +185,8 @@ class EpochMonitor(FitMonitor):
         Parameters of `FitMonitor`.
     """
 
+    effort_name = "passes"
+
     def __init__(self, *, history, validate, tol, n_iter_no_change, **kwargs):
         super().__init__(**kwargs)
         self.history = history

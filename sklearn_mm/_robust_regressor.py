@@ -30,6 +30,7 @@ from sklearn_mm._base import (
     CRITERIA,
     CRITERION_METHODS,
     CallbackSupportMixin,
+    DocumentedMixin,
     FitMonitor,
     keep_state_on_error,
     resolve_criterion,
@@ -78,7 +79,11 @@ _INLIER_SCALES = 3.0
 
 
 class HalfQuadraticRobustRegressor(
-    CallbackSupportMixin, MultiOutputMixin, RegressorMixin, BaseEstimator
+    DocumentedMixin,
+    CallbackSupportMixin,
+    MultiOutputMixin,
+    RegressorMixin,
+    BaseEstimator,
 ):
     """Robust linear regression with certified truncated inference.
 
@@ -193,6 +198,7 @@ class HalfQuadraticRobustRegressor(
         the iterate), their `gap`, the `effort` (1/sigma: 1 for exact weights, 0 for
         all-ones), `previous_upper`, `decrease`, `change`, `work` (trials of the search
         for sigma), `satisfied`, `capped`, `accepted` and `time`.
+        :class:`ConvergenceDisplay` draws it.
 
     n_features_in_ : int
         Number of features seen during fit.
@@ -202,6 +208,7 @@ class HalfQuadraticRobustRegressor(
 
     See Also
     --------
+    RobustFitDisplay : Residuals, weights and outliers in a picture.
     robust_least_squares : Nonlinear residuals; also joint half-quadratic minimisation.
     sklearn.linear_model.HuberRegressor : Convex loss; not robust to leverage points.
     sklearn.linear_model.RANSACRegressor : Consensus of random subsets.
@@ -389,9 +396,7 @@ class HalfQuadraticRobustRegressor(
         warn_unless_converged(self, result.status)
 
         theta = result.theta
-        radius = _INLIER_SCALES
-        if d > 1:
-            radius = chi.ppf(2.0 * ndtr(_INLIER_SCALES) - 1.0, d)
+        radius = _inlier_scales(d)
         self.__dict__.update(units.fitted(model, theta, X.dtype))
         self.scale_ = start.scale * units.scale
         if not isinstance(self.scale, str):
@@ -443,6 +448,15 @@ class HalfQuadraticRobustRegressor(
         if tuning is None:
             tuning = kernel.tuning_constant(n_outputs)
         return _within(tuning) if np.isfinite(tuning) else _ANY_WIDTH
+
+    def _weigh(self, residual):
+        """Confidence weights of any rows' residuals, and the radius of inliers."""
+        residual = residual.reshape(len(residual), -1)
+        d = residual.shape[1]
+        kernel = get_kernel(self.kernel)
+        tau = self._tuning(kernel, d) * self.scale_
+        z = np.square(residual / tau).sum(axis=1)
+        return kernel.weight(z), _inlier_scales(d) * self.scale_
 
     def _start(self, X, y, warm, model, units, weight, unit_weight, criterion, tuning):
         """Start and scale (in unit targets), and the effort of the first weights."""
@@ -577,6 +591,13 @@ def _run(problem, theta, effort, criterion, history, max_iter, tol, monitor=None
 
 def _predict(X, coef, intercept):
     return safe_sparse_dot(X, coef, dense_output=True) + intercept
+
+
+def _inlier_scales(d):
+    """Norm of d residuals, in noise scales, that inliers do not exceed."""
+    if d == 1:
+        return _INLIER_SCALES
+    return chi.ppf(2.0 * ndtr(_INLIER_SCALES) - 1.0, d)
 
 
 def _within(width):

@@ -1,6 +1,9 @@
 """Every example runs, on small data where it takes an option for that."""
 
+import csv
+import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,12 +12,24 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES = ROOT / "examples"
-GALLERY = ["quickstart.py", *(p.name for p in sorted(EXAMPLES.glob("plot_*.py")))]
+# Gallery scripts are told from modules and tools by their cells.
+GALLERY = [
+    path.name
+    for path in sorted(EXAMPLES.glob("*.py"))
+    if "\n# %%\n" in path.read_text(encoding="utf-8")
+]
+# Figures of the paper, and the CSV and PNG files that they write.
+PAPER = {
+    "fig2_bundle_iterations.py": ["fig2.csv", "fig2.png"],
+    "fig3_final_objectives.py": ["fig3.csv", "fig3.png"],
+    "fig4_full_batch.py": ["fig4.csv", "fig4_block.png", "fig4_coordinate.png"],
+    "fig5_stochastic.py": ["fig5.csv", "fig5_block.png", "fig5_coordinate.png"],
+}
 
 
 def run(script, *args, **environment):
     done = subprocess.run(
-        [sys.executable, str(EXAMPLES / script), *args],
+        [sys.executable, "-W", "error", str(EXAMPLES / script), *args],
         capture_output=True,
         text=True,
         env={**os.environ, "MPLBACKEND": "Agg", "PYTHONPATH": str(ROOT), **environment},
@@ -24,18 +39,28 @@ def run(script, *args, **environment):
     return done.stdout
 
 
+# What a script must have found; the others must have printed something.
+FINDINGS = {
+    "quickstart.py": r"outliers found     200 of 200",
+    "which_criterion.py": r"fixed +fails on +(10|[6-9])(.*\n){2}regemm +fails on +[01] of",
+    "grid_search.py": r"nonsense found: 8[5-8] of 88",
+    "overview.py": r"slope 1\.[45]\d ",
+}
+
+
 @pytest.mark.parametrize("script", GALLERY)
 def test_gallery(script):
-    assert run(script)
+    assert re.search(FINDINGS.get(script, "."), run(script))
+
+
+def test_gallery_is_complete():
+    wanted = "quickstart plot_classic_data which_criterion grid_search hebbian_digits"
+    wanted += " custom_kernel_and_criterion online_learning overview"
+    assert {f"{name}.py" for name in wanted.split()} <= set(GALLERY)
 
 
 def test_gallery_without_data(tmp_path):
     assert run("plot_classic_data.py", SKLEARN_MM_DATA=str(tmp_path))
-
-
-def test_quickstart_finds_the_outliers():
-    output = run("quickstart.py")
-    assert "outliers found     200 of 200" in output
 
 
 @pytest.mark.parametrize("script", ["robust_accuracy.py", "robust_speed.py"])
@@ -49,3 +74,53 @@ def test_robust_benchmarks(script, tmp_path):
         # A second run finds everything done.
         again = run(name, "--quick", "--output", str(tmp_path))
         assert "failed" not in again
+
+
+@pytest.mark.parametrize("script", PAPER)
+def test_figures_of_the_paper(script, tmp_path):
+    run(f"paper/{script}", "--quick", "--output", str(tmp_path))
+    assert sorted(path.name for path in tmp_path.iterdir()) == PAPER[script]
+    with (tmp_path / PAPER[script][0]).open(newline="") as file:
+        assert len(list(csv.DictReader(file))) >= 4
+
+
+def test_figure_on_a_page_is_small():
+    pictures = [*EXAMPLES.rglob("*.png")]
+    assert pictures
+    assert all(path.stat().st_size < 100_000 for path in pictures)
+
+
+def outputs(notebook):
+    """Kinds of output of each code cell."""
+    return [
+        sorted({kind for out in cell["outputs"] for kind in out.get("data", ["text"])})
+        for cell in notebook["cells"]
+        if cell["cell_type"] == "code"
+    ]
+
+
+def test_tour(tmp_path):
+    pytest.importorskip("nbclient")
+    pytest.importorskip("ipykernel")
+    # In a process of its own: an event loop and the kernel's threads stay out of here.
+    code = (
+        "import sys, nbformat; from nbclient import NotebookClient;"
+        "notebook = nbformat.read(sys.argv[1], 4);"
+        "NotebookClient(notebook, timeout=200, kernel_name='python3').execute();"
+        "nbformat.write(notebook, sys.argv[2])"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment.pop("MPLBACKEND", None)  # pictures go into the notebook
+    tour, executed = EXAMPLES / "tour.ipynb", tmp_path / "tour.ipynb"
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tour), str(executed)],
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    stored = json.loads(tour.read_text(encoding="utf-8"))
+    assert outputs(json.loads(executed.read_text(encoding="utf-8"))) == outputs(stored)
+    assert all(outputs(stored))
+    assert sum("image/png" in kinds for kinds in outputs(stored)) == 4

@@ -17,6 +17,7 @@ class History:
     def __init__(self) -> None:
         self._columns: dict[str, list[float]] = defaultdict(list)
         self._start = time.perf_counter()
+        self._epoch = 0
 
     def append(self, inferred: Inferred, moved: Moved, memory: Memory) -> None:
         """Record an update that was inferred and made with this memory."""
@@ -32,10 +33,15 @@ class History:
             "accepted": moved.accepted,
             "change": moved.change,
             "time": time.perf_counter() - self._start,
+            "epoch": self._epoch,
             **moved.info,
         }
         for name, value in row.items():
             self._columns[name].append(value)
+
+    def end_epoch(self) -> None:
+        """Count the updates that follow to the next epoch."""
+        self._epoch += 1
 
     def last(self) -> dict[str, float]:
         """The row recorded last."""

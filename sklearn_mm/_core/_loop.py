@@ -92,6 +92,7 @@ def minimize(
                 )
                 memory = memory.after(inferred.trial, moved.accepted)
                 theta = moved.theta
+            history.end_epoch()
             if monitor.end(theta, history.last()):
                 return Result(theta, epoch + 1, Status.STOPPED, memory)
             if converged:

@@ -1,0 +1,336 @@
+"""How the certified bounds of a fit closed, as a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from sklearn.pipeline import Pipeline
+from sklearn.utils._optional_dependencies import check_matplotlib_support
+from sklearn.utils.validation import check_is_fitted
+
+_LABELS = {
+    "updates": "update",
+    "epochs": "epoch",
+    "passes": "accumulated inference passes",
+}
+_TRIALS = "accumulated trials of the search for σ"
+# Objectives that span more than this are drawn on a logarithmic axis.
+_WIDE = 10.0
+# Curves of up to so many points show each of them.
+_FEW = 30
+
+
+class ConvergenceDisplay:
+    """Certified bounds of the objective over a fit, and the effort that they took.
+
+    It is recommended to use :meth:`from_estimator` to create a display. All parameters
+    are stored as attributes.
+
+    Parameters
+    ----------
+    histories : sequence of Bunch
+        The ``history_`` of an estimator, or the ``history`` of a result of
+        `robust_least_squares`, for each curve.
+
+    names : sequence of str, default=None
+        Names of the curves in the legend.
+
+    Attributes
+    ----------
+    lines_ : list of matplotlib Artist
+        Upper and lower bound of each history, in turn.
+
+    gaps_ : list of matplotlib Artist
+        Areas between the bounds.
+
+    effort_lines_ : list of matplotlib Artist
+        Effort of each history; empty if there is but one axes.
+
+    ax_ : matplotlib Axes
+        Axes with the bounds.
+
+    axes_ : ndarray of matplotlib Axes
+        Axes with the bounds and, if there are two, with the effort.
+
+    figure_ : matplotlib Figure
+        Figure that holds the axes.
+
+    See Also
+    --------
+    RobustFitDisplay : Residuals, weights and outliers of a robust fit.
+
+    Examples
+    --------
+    >>> import matplotlib.pyplot as plt
+    >>> from sklearn.datasets import load_diabetes
+    >>> from sklearn_mm import ConvergenceDisplay, HalfQuadraticRobustRegressor
+    >>> X, y = load_diabetes(return_X_y=True)
+    >>> model = HalfQuadraticRobustRegressor(random_state=0).fit(X, y)
+    >>> ConvergenceDisplay(histories=[model.history_]).plot()
+    <...>
+    >>> plt.show()
+    """
+
+    def __init__(self, *, histories, names=None):
+        self.histories = histories
+        self.names = names
+
+    @classmethod
+    def from_estimator(
+        cls,
+        estimator,
+        *,
+        name=None,
+        x="auto",
+        average=1,
+        ax=None,
+        line_kwargs=None,
+        fill_between_kwargs=None,
+    ):
+        """Draw the history of one or several fits.
+
+        Parameters
+        ----------
+        estimator : estimator, OptimizeResult, or sequence or dict of these
+            A fitted estimator of the package, a pipeline that ends in one, a search
+            over its parameters, or a result of `robust_least_squares`. Several are
+            drawn in one picture; a dict names them by its keys.
+
+        name : str or sequence of str, default=None
+            Name of the curve, or names of the curves, in the legend. Without names,
+            several estimators are told apart by their criterion.
+
+        x : {"auto", "updates", "epochs", "passes"}, default="auto"
+            What is counted along the axis; "passes" accumulates all passes of
+            inference, discarded ones included. With "epochs", bounds are averaged over
+            the mini-batches of an epoch. "auto" means epochs where there were
+            mini-batches, and updates otherwise.
+
+        average : int, default=1
+            Number of consecutive updates whose bounds are averaged to a point. Means of
+            bounds are bounds of the mean objective.
+
+        ax : matplotlib Axes or array-like of two, default=None
+            Where to draw: bounds on the first, effort on the second. One axes gets the
+            bounds only; None makes a new figure with both.
+
+        line_kwargs : dict, default=None
+            Keywords for matplotlib's `plot`.
+
+        fill_between_kwargs : dict, default=None
+            Keywords for matplotlib's `fill_between`.
+
+        Returns
+        -------
+        display : ConvergenceDisplay
+            The display, drawn.
+
+        Examples
+        --------
+        >>> import matplotlib.pyplot as plt
+        >>> from sklearn.datasets import load_diabetes
+        >>> from sklearn_mm import ConvergenceDisplay, HalfQuadraticRobustRegressor
+        >>> X, y = load_diabetes(return_X_y=True)
+        >>> fits = {
+        ...     criterion: HalfQuadraticRobustRegressor(
+        ...         criterion=criterion, init="ols", random_state=0
+        ...     ).fit(X, y)
+        ...     for criterion in ("regemm", "sudemm", "fixed")
+        ... }
+        >>> ConvergenceDisplay.from_estimator(fits)
+        <...>
+        >>> plt.show()
+        """
+        check_matplotlib_support(f"{cls.__name__}.from_estimator")
+        if isinstance(estimator, Mapping) and "history" not in estimator:
+            names, fits = list(estimator), list(estimator.values())
+        elif isinstance(estimator, Sequence) and not isinstance(estimator, Pipeline):
+            fits, names = list(estimator), None
+        else:
+            fits, names = [estimator], None
+        if name is not None:
+            names = [name] if isinstance(name, str) else list(name)
+        fits = [_fitted(fit) for fit in fits]
+        if names is None and len(fits) > 1:
+            names = [_name(fit, i) for i, fit in enumerate(fits)]
+        display = cls(histories=[_history(fit) for fit in fits], names=names)
+        return display.plot(
+            ax=ax,
+            x=x,
+            average=average,
+            line_kwargs=line_kwargs,
+            fill_between_kwargs=fill_between_kwargs,
+        )
+
+    def plot(
+        self,
+        ax=None,
+        *,
+        x="auto",
+        average=1,
+        line_kwargs=None,
+        fill_between_kwargs=None,
+    ):
+        """Draw the display.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes or array-like of two, default=None
+            Where to draw: bounds on the first, effort on the second. One axes gets the
+            bounds only; None makes a new figure with both.
+
+        x : {"auto", "updates", "epochs", "passes"}, default="auto"
+            What is counted along the axis, see :meth:`from_estimator`.
+
+        average : int, default=1
+            Number of consecutive updates that are averaged to a point.
+
+        line_kwargs : dict, default=None
+            Keywords for matplotlib's `plot`.
+
+        fill_between_kwargs : dict, default=None
+            Keywords for matplotlib's `fill_between`.
+
+        Returns
+        -------
+        display : ConvergenceDisplay
+            The display itself.
+        """
+        check_matplotlib_support(f"{type(self).__name__}.plot")
+        self._check(x, average)
+        import matplotlib.pyplot as plt
+        from matplotlib.cbook import normalize_kwargs
+        from matplotlib.collections import PolyCollection
+        from matplotlib.lines import Line2D
+
+        if ax is None:
+            _, ax = plt.subplots(
+                2, 1, sharex=True, height_ratios=(3, 1), layout="constrained"
+            )
+        self.axes_ = np.atleast_1d(ax)
+        if self.axes_.shape not in ((1,), (2,)):
+            raise ValueError(f"ax must be one or two axes, got {self.axes_.size}.")
+        self.ax_ = self.axes_[0]
+        self.figure_ = self.ax_.figure
+        line_kwargs = normalize_kwargs(line_kwargs or {}, Line2D)
+        fill_kwargs = normalize_kwargs(fill_between_kwargs or {}, PolyCollection)
+        if x == "auto":
+            batches = any(
+                history["epoch"][-1] + 1 < len(history["epoch"])
+                for history in self.histories
+            )
+            x = "epochs" if batches else "updates"
+
+        self.lines_, self.gaps_, self.effort_lines_ = [], [], []
+        curves = [_curves(history, x, average) for history in self.histories]
+        for (along, upper, lower, effort), label in zip(
+            curves, self._labels(), strict=True
+        ):
+            style = {"marker": "." if len(along) <= _FEW else "", **line_kwargs}
+            (top,) = self.ax_.plot(along, upper, **{"label": label, **style})
+            style["color"] = top.get_color()
+            (bottom,) = self.ax_.plot(along, lower, **{**style, "linestyle": "--"})
+            shade = {"color": top.get_color(), "alpha": 0.2, "linewidth": 0}
+            gap = self.ax_.fill_between(along, lower, upper, **{**shade, **fill_kwargs})
+            self.lines_ += [top, bottom]
+            self.gaps_.append(gap)
+            for axes in self.axes_[1:]:
+                self.effort_lines_ += axes.plot(along, effort, **style)
+        self._set_scale(curves)
+        self._annotate(x)
+        return self
+
+    def _check(self, x, average):
+        if x not in ("auto", *_LABELS):
+            raise ValueError(
+                f"x must be one of {', '.join(map(repr, ('auto', *_LABELS)))}. Got "
+                f"{x!r} instead."
+            )
+        if average < 1:
+            raise ValueError(f"average must be at least 1, got {average}.")
+        if len(self.histories) == 0:
+            raise ValueError("There is no history to draw.")
+        if self.names is not None and len(self.names) != len(self.histories):
+            raise ValueError(
+                f"Got {len(self.names)} names for {len(self.histories)} histories."
+            )
+        if len({"passes" in history for history in self.histories}) > 1:
+            raise ValueError(
+                "Passes and σ have no common axis: draw networks and robust fits in "
+                "different displays."
+            )
+
+    def _labels(self):
+        return [None] * len(self.histories) if self.names is None else self.names
+
+    def _set_scale(self, curves):
+        """Logarithmic where bounds fall far; a lower bound of zero is at the edge."""
+        values = np.concatenate([np.r_[upper, lower] for _, upper, lower, _ in curves])
+        positive = values[values > 0]
+        uppers = np.concatenate([upper for _, upper, _, _ in curves])
+        if uppers.min() > 0 and uppers.max() > _WIDE * uppers.min():
+            self.ax_.set_yscale("log")
+            if (values <= 0).any():
+                self.ax_.set_ylim(bottom=0.8 * positive.min())
+
+    def _annotate(self, x):
+        from matplotlib.lines import Line2D
+
+        networks = "passes" in self.histories[0]
+        label = _TRIALS if x == "passes" and not networks else _LABELS[x]
+        self.ax_.set_ylabel("objective")
+        self.axes_[-1].set_xlabel(label)
+        for axes in self.axes_[1:]:
+            if networks:
+                axes.set_ylabel("passes per\nupdate")
+            else:
+                axes.set(ylabel="effort 1/σ", ylim=(-0.05, 1.05))
+        handles = [line for line in self.lines_[::2] if self.names is not None]
+        color = "0.4" if handles else self.lines_[0].get_color()
+        handles += [
+            Line2D([], [], color=color, linestyle=style, label=f"{which} bound")
+            for style, which in (("-", "upper"), ("--", "lower"))
+        ]
+        self.ax_.legend(handles=handles)
+
+
+def _fitted(fit):
+    """The object with a history inside a pipeline or search."""
+    fit = getattr(fit, "best_estimator_", fit)
+    return fit[-1] if isinstance(fit, Pipeline) else fit
+
+
+def _history(fit):
+    if hasattr(fit, "fit"):
+        check_is_fitted(fit)
+    history = getattr(fit, "history_", None)
+    history = getattr(fit, "history", None) if history is None else history
+    if not history:
+        raise ValueError(
+            f"{type(fit).__name__} has no history: pass a fitted estimator of "
+            "sklearn_mm or a result of robust_least_squares that made an update."
+        )
+    return history
+
+
+def _name(fit, i):
+    criterion = getattr(fit, "criterion", None)
+    return criterion if isinstance(criterion, str) else f"{type(fit).__name__} {i + 1}"
+
+
+def _curves(history, x, average):
+    """Abscissa, bounds and effort; means over epochs or consecutive updates."""
+    effort = history.get("passes", history["effort"])
+    rows = np.arange(len(effort))
+    group = history["epoch"] if x == "epochs" else rows // average
+    _, last = np.unique(group[::-1], return_index=True)
+    last = rows[::-1][last]  # the row at which each group ends
+    count = np.bincount(group)
+    along = {
+        "updates": last + 1,
+        "epochs": group[last] + 1,
+        "passes": np.cumsum(history["work"])[last],
+    }[x]
+    columns = (history["upper_bound"], history["lower_bound"], effort)
+    return along, *(np.bincount(group, column) / count for column in columns)
