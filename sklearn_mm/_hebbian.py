@@ -133,7 +133,9 @@ _PARAMETERS = """hidden_layer_sizes : int or array-like of int, default=(64,)
         `bounds`; None means 1024.
 
     n_jobs : int, default=None
-        Threads that share the chunks. The result does not depend on it.
+        Number of workers that share the chunks; None means 1 unless in a
+        :obj:`joblib.parallel_config` context, which also decides on their kind
+        (threads, if it does not say). The result does not depend on it.
 
     random_state : int, RandomState instance or None, default=None
         Seed of initial weights, mini-batches and validation rows.
@@ -188,6 +190,12 @@ _NOTES = """Activations of the hidden layers are not computed by a rule but infe
     that they converge to it.
 
     With float32 data the passes run in float32 and the bounds are computed in float64.
+
+    X may be larger than memory: a memory map, or any array with a shape, a dtype and
+    slices of rows (HDF5, Zarr), is read chunk by chunk, and mini-batches are drawn from
+    one stretch of rows after another; the blocks of a Dask array are worked on where
+    they are, in full batches. For streams there is `partial_fit`. An interrupt (Ctrl-C)
+    after the first update ends training with the last finished one.
 
     References
     ----------

@@ -158,12 +158,13 @@ class HalfQuadraticRobustRegressor(
         Start from the coefficients of the previous call to `fit`.
 
     chunk_size : int, default=None
-        Rows that are handed to a worker at a time. None lets the estimator choose. The
-        result does not depend on it but for rounding.
+        Rows that are handed to a worker, or read from a file, at a time. None lets the
+        estimator choose. The result does not depend on it but for rounding.
 
     n_jobs : int, default=None
         Number of workers for sums over rows; None means 1 unless in a
-        :obj:`joblib.parallel_config` context. The result does not depend on it.
+        :obj:`joblib.parallel_config` context, which also decides on their kind
+        (threads, if it does not say). The result does not depend on it.
 
     random_state : int, RandomState instance or None, default=None
         Determines the random subsets of the start. Pass an int for reproducible
@@ -227,6 +228,11 @@ class HalfQuadraticRobustRegressor(
 
     Of many rows, a stratified sample of 1,000 to 2,000 decides on scale and start, and
     all rows are used from there on.
+
+    X may be larger than memory: a memory map, or any array with a shape, a dtype and
+    slices of rows (HDF5, Zarr), is read chunk by chunk; the blocks of a Dask array are
+    worked on where they are. About four numbers a row are held in memory. An interrupt
+    (Ctrl-C) after the first iteration ends the fit with the last finished one.
 
     References
     ----------
@@ -324,7 +330,7 @@ class HalfQuadraticRobustRegressor(
         Parameters
         ----------
         X : {array-like, sparse matrix} of shape (n_samples, n_features)
-            Training data.
+            Training data; see Notes for data larger than memory.
 
         y : array-like of shape (n_samples,) or (n_samples, n_outputs)
             Targets.
