@@ -467,7 +467,16 @@ class HalfQuadraticRobustRegressor(
     def _start(self, X, y, warm, model, units, weight, unit_weight, criterion, tuning):
         """Start and scale (in unit targets), and the effort of the first weights."""
         kernel = get_kernel(self.kernel)
-        theta, effort = self._user_start(X, y, warm, model, units, weight, unit_weight)
+        with np.errstate(over="ignore", invalid="ignore"):
+            theta, effort = self._user_start(
+                X, y, warm, model, units, weight, unit_weight
+            )
+            if theta is not None and not np.isfinite(model.squared_norms(theta)).all():
+                what = "init" if warm is None else "The model of warm_start=True"
+                raise ValueError(
+                    f"{what} is so far from the data that squares of residuals "
+                    "overflow."
+                )
         scale = None
         if not isinstance(self.scale, str):
             scale = _within(self.scale / units.scale)
