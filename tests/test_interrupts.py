@@ -1,6 +1,9 @@
 """Cancel and carry on: interrupts, and checkpoints by callbacks."""
 
 import copy
+import signal
+import threading
+import time
 import warnings
 
 import joblib
@@ -17,6 +20,7 @@ from sklearn_mm import (
     HalfQuadraticRobustRegressor,
     robust_least_squares,
 )
+from sklearn_mm._core._chunks import _BlasUsers
 from sklearn_mm.criteria import RelaxedGeneralized, SufficientDescent
 from sklearn_mm.kernels import Tukey
 
@@ -109,6 +113,55 @@ class TestInterrupt:
                     model.fit(X, y)
                 assert model.bounds(X, y)[1] < before
 
+    @pytest.mark.parametrize("n_jobs", [1, 2])
+    @pytest.mark.parametrize("name", ["robust", "hebbian", "full batch"])
+    def test_at_any_moment(self, rng, name, n_jobs):
+        X = rng.normal(size=(2000, 5))
+        y = X @ np.arange(1.0, 6.0) + rng.normal(size=2000)
+        y[::4] += 30.0
+        make = {
+            "robust": lambda: HalfQuadraticRobustRegressor(random_state=0),
+            "hebbian": lambda: ContrastiveHebbianRegressor((8, 5), max_iter=3),
+            "full batch": lambda: ContrastiveHebbianRegressor(
+                (8, 5), max_iter=5, batch_size=None, criterion="regemm"
+            ),
+        }[name]
+
+        def make_split():
+            return make().set_params(n_jobs=n_jobs, chunk_size=300)
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            start = time.perf_counter()
+            make_split().fit(X, y)
+            duration = time.perf_counter() - start
+            outcomes = {
+                self.cut_short(make_split(), X, y, delay)
+                for delay in rng.uniform(0.0, 1.2, size=12) * duration
+            }
+        assert len(outcomes) > 1
+
+    @staticmethod
+    def cut_short(model, X, y, delay):
+        before = dict(vars(model))
+        old = signal.signal(signal.SIGALRM, signal.default_int_handler)
+        try:
+            signal.setitimer(signal.ITIMER_REAL, max(delay, 1e-6))
+            model.fit(X, y)
+            signal.setitimer(signal.ITIMER_REAL, 0.0)
+        except KeyboardInterrupt:
+            if vars(model).keys() == before.keys():
+                assert all(vars(model)[name] is before[name] for name in before)
+                return "raised"
+            # It came between the end of the fit and that of the clock.
+        finally:
+            signal.signal(signal.SIGALRM, old)
+        assert np.isfinite(model.predict(X)).all()
+        n_updates = len(model.history_.upper_bound)
+        assert {len(column) for column in model.history_.values()} == {n_updates}
+        assert np.isfinite(model.history_.upper_bound).all()
+        return "kept" if n_updates else "unfinished"
+
     def test_the_function_raises_as_scipy_does(self):
         def fun(x):
             calls.append(x)
@@ -147,6 +200,62 @@ class TestExceptions:
         with pytest.raises(OSError, match="No space left"):
             model.fit(*data)
         assert_array_equal(model.coef_, coef)
+        assert _BlasUsers.number == 0
+
+    def test_no_threads_are_left(self, data):
+        params = {"scale": 0.1, "chunk_size": 64, "n_jobs": 2, "random_state": 0}
+        n_threads = threading.active_count()
+        for when in (5, 15, 25):
+            model = HalfQuadraticRobustRegressor(self.Broken(when), **params)
+            with pytest.raises(OSError, match="No space left"):
+                model.fit(*data)
+        deadline = time.monotonic() + 30.0
+        while threading.active_count() > n_threads and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert threading.active_count() <= n_threads
+
+    @pytest.mark.parametrize("n_jobs", [1, 2])
+    def test_read_errors_are_reported_as_they_are(self, data, n_jobs):
+        X, y = data
+
+        class Disk:
+            shape, dtype, ndim = X.shape, X.dtype, 2
+
+            def __getitem__(self, rows):
+                if rows.stop > 128:
+                    raise OSError(5, "Input/output error")
+                return X[rows]
+
+        for model in (HalfQuadraticRobustRegressor(), ContrastiveHebbianRegressor()):
+            model.set_params(chunk_size=64, n_jobs=n_jobs)
+            with pytest.raises(OSError, match="Input/output error"):
+                model.fit(Disk(), y)
+            assert not hasattr(model, "n_features_in_")
+
+    def test_residual_functions(self):
+        def fun(x):
+            calls.append(x)
+            if len(calls) > 3:
+                raise RuntimeError("the simulator has crashed")
+            return x - np.arange(3.0)
+
+        calls = []
+        with pytest.raises(RuntimeError, match="simulator has crashed"):
+            robust_least_squares(fun, np.full(3, 9.0))
+
+    @pytest.mark.skipif(not has_callbacks, reason="scikit-learn has no callbacks yet")
+    @pytest.mark.parametrize(
+        "model", [HalfQuadraticRobustRegressor(), ContrastiveHebbianRegressor((8,))]
+    )
+    def test_callbacks(self, data, model):
+        class Broken(Checkpoint):
+            def on_fit_task_end(self, estimator, context, *, fitted_estimator=None):
+                raise RuntimeError("the logbook is full")
+
+        model = clone(model).set_callbacks(Broken(None))
+        with pytest.raises(RuntimeError, match="logbook is full"):
+            model.fit(*data)
+        assert not hasattr(model, "n_features_in_")
 
 
 class Checkpoint:

@@ -115,16 +115,18 @@ def one_blas_thread() -> Iterator[None]:
     The limit belongs to the process: the first to enter sets it and the last to leave
     lifts it, so that tasks side by side do not lift it for one another.
     """
-    users = _BlasUsers
-    with users.lock:
-        users.number += 1
-        if users.number == 1:
-            controller = _get_threadpool_controller()
-            users.limiter = controller.limit(limits=1, user_api="blas")
-    try:
+    users, entered = _BlasUsers, False
+    try:  # an interrupt may come at any time
+        with users.lock:
+            users.number += 1
+            entered = True
+            if users.number == 1:
+                controller = _get_threadpool_controller()
+                users.limiter = controller.limit(limits=1, user_api="blas")
         yield
     finally:
         with users.lock:
-            users.number -= 1
-            if users.number == 0:
+            users.number -= entered
+            if users.number == 0 and users.limiter is not None:
                 users.limiter.restore_original_limits()
+                users.limiter = None
