@@ -137,9 +137,9 @@ class TestInterrupt:
             duration = time.perf_counter() - start
             outcomes = {
                 self.cut_short(make_split(), X, y, delay)
-                for delay in rng.uniform(0.0, 1.2, size=12) * duration
+                for delay in [1e-4, *rng.uniform(0.0, 1.2, size=12) * duration]
             }
-        assert len(outcomes) > 1
+        assert "raised" in outcomes
 
     @staticmethod
     def cut_short(model, X, y, delay):
@@ -160,7 +160,7 @@ class TestInterrupt:
         n_updates = len(model.history_.upper_bound)
         assert {len(column) for column in model.history_.values()} == {n_updates}
         assert np.isfinite(model.history_.upper_bound).all()
-        return "kept" if n_updates else "unfinished"
+        return "kept"
 
     def test_the_function_raises_as_scipy_does(self):
         def fun(x):
