@@ -112,7 +112,9 @@ class LevenbergMarquardtStep:
         self, problem: LeastSquaresProblem, theta: Array, trial: Trial
     ) -> NormalSystem:
         if self._system is None or self._latent is not trial.latent:
-            self._system = problem.normal_system(theta, trial.latent)
+            # A model that overflows has no finite step, and is rejected for that.
+            with np.errstate(over="ignore", invalid="ignore"):
+                self._system = problem.normal_system(theta, trial.latent)
             self._latent, self._solution = trial.latent, None
         return self._system
 
@@ -122,12 +124,12 @@ class LevenbergMarquardtStep:
         """Step and predicted decrease; None if there is no finite one."""
         system = self._linearized(problem, theta, trial)
         if self._solution is None or self._solution[0] != self.damping:
-            solved = system.damped_step(self.damping)
-            if solved is not None:
-                with np.errstate(over="ignore"):
+            with np.errstate(over="ignore", invalid="ignore"):
+                solved = system.damped_step(self.damping)
+                if solved is not None:
                     norm = float(np.linalg.norm(solved[0]))
-                if not np.isfinite([norm, solved[1]]).all():
-                    solved = None
+                    if not np.isfinite([norm, solved[1]]).all():
+                        solved = None
             self._solution = self.damping, solved
         return self._solution[1]
 

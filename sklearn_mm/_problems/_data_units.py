@@ -132,7 +132,7 @@ class DataUnits:
     def penalty(self, alpha: float) -> float | Array:
         """Penalty of coefficients in these units."""
         if self.columns is None:
-            return alpha
+            return min(alpha, 1.0 / _TINY_PENALTY)
         with np.errstate(over="ignore", under="ignore"):
             return np.minimum(alpha / self.columns / self.columns, 1.0 / _TINY_PENALTY)
 
