@@ -49,7 +49,7 @@ _PARAMETERS = """hidden_layer_sizes : int or array-like of int, default=(64,)
 
         An object of `sklearn_mm.criteria` can be given as well.
 
-    feedback : float, default=0.3
+    feedback : float, default=0.1
         Weight of a layer's residual beside that of the layer before it, in (0, 1]. At 1
         the energy is that of the paper; towards 0 training becomes back-propagation
         and rounding errors grow, like ``feedback ** -n_hidden_layers``.
@@ -244,7 +244,7 @@ class ContrastiveHebbianRegressor(
         hidden_layer_sizes=(64,),
         *,
         criterion="sudemm",
-        feedback=0.3,
+        feedback=0.1,
         solver="adam",
         learning_rate_init=1e-3,
         learning_rate="constant",
@@ -434,7 +434,7 @@ class ContrastiveHebbianClassifier(ClassifierMixin, BaseContrastiveHebbian):
         hidden_layer_sizes=(64,),
         *,
         criterion="sudemm",
-        feedback=0.3,
+        feedback=0.1,
         solver="adam",
         learning_rate_init=1e-3,
         learning_rate="constant",

@@ -139,7 +139,7 @@ def test_chunks_add_up_to_the_whole_batch(alpha):
         assert_allclose(total.upper, whole.upper, rtol=1e-12)
         assert_allclose(total.lower, whole.lower, rtol=1e-12)
         assert_allclose(total.gradient, whole.gradient, atol=1e-12)
-        assert_allclose(total.curvature, whole.curvature, rtol=1e-12)
+        assert_allclose(total.gap_curvature, whole.gap_curvature, rtol=1e-12)
 
 
 def test_mini_batch_divides_by_its_own_weight():

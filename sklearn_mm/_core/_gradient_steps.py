@@ -109,7 +109,10 @@ class _StochasticStep:
         """||g||^2/(2L), the yardstick of the stochastic criterion."""
         gradient = trial.bounds.gradient
         assert gradient is not None
-        return 0.5 * float(gradient @ gradient) / trial.bounds.curvature
+        if not trial.bounds.gap_curvature > 0.0:
+            return np.inf
+        inverse = trial.gap / trial.bounds.gap_curvature
+        return 0.5 * float(gradient @ gradient) * inverse
 
     def __call__(self, problem: Any, theta: Array, inferred: Inferred) -> Moved:
         gradient = inferred.trial.bounds.gradient

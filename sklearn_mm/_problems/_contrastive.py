@@ -79,6 +79,7 @@ class Point:
     upper: Array  # of every row
     dual: Array  # free dual energy of every row
     lower: Array
+    gaps: Array  # of both phases, by layer and row
 
 
 @dataclass
@@ -165,23 +166,30 @@ class ContrastiveProblem:
             out[:n_weights] += (total * self.alpha) * theta[:n_weights]
         penalty = total * self.penalty(theta)
         upper, lower = float(share @ point.upper), float(share @ point.lower)
-        curvature = float(share @ self._curvature(network, latent, point))
         return Bounds(
             upper + penalty,
             min(lower, upper) + penalty,
             out,
-            curvature + total * self.alpha,
+            float(share @ self._gap_curvature(network, latent, point)),
         )
 
-    def _curvature(self, network: Network, latent: Latent, point: Point) -> Array:
-        """Bound of the curvature in theta, row by row.
+    def _gap_curvature(self, network: Network, latent: Latent, point: Point) -> Array:
+        """The gap of each layer times the curvature in its parameters, row by row.
 
-        The clamped energy is quadratic in the weights of every layer, with Hessian
-        w_k z_k z_k' (z_k extended by a one for the bias); its trace is summed.
+        The clamped energy is quadratic in the weights of layer k, with Hessian
+        w_k z_k z_k' (z_k extended by a one for the bias). An error in r_k that opens a
+        gap of g_k changes the gradient in W_k by as much as w_k ||z_k||^2 times 2 g_k,
+        squared. A gap that is due to rounding is left out: no pass can close it.
         """
-        inputs = [1.0 + latent.squares]
-        inputs += [1.0 + row_products(layer, layer) for layer in point.z]
-        return sum(w * z for w, z in zip(network.weights, inputs, strict=True))
+        squares = [row_products(layer, layer) for layer in point.z]
+        rounding = (_ROUNDING_ULPS * np.finfo(self.dtype).eps) ** 2
+        value = np.zeros(len(latent.share))
+        for w, gap, z_in, z_out in zip(
+            network.weights, point.gaps, [latent.squares, *squares], squares
+        ):
+            error = np.maximum(gap - (rounding * w) * z_out, 0.0)
+            value += w * (1.0 + z_in) * error
+        return value
 
     def settle(self, theta: Array, latent: Latent) -> Point:
         """Slacks and bounds of a latent inferred at theta.
@@ -192,8 +200,9 @@ class ContrastiveProblem:
         network = self.network(theta)
         free, clamped = latent.free, latent.clamped
         assert free is not None and clamped is not None
-        slacks, mu, free_gap = dual_point(network, free.z, free.r)
-        _, _, clamped_gap = dual_point(network, clamped.z, clamped.r)
+        slacks, mu, free_gaps = dual_point(network, free.z, free.r)
+        _, _, clamped_gaps = dual_point(network, clamped.z, clamped.r)
+        free_gap, clamped_gap = free_gaps.sum(axis=0), clamped_gaps.sum(axis=0)
         free_energy = self._energy(network, latent, free)
         clamped_energy = self._energy(network, latent, clamped)
         dual = free_energy - free_gap
@@ -208,7 +217,8 @@ class ContrastiveProblem:
                 new_layer[worse] = old_layer[worse]
             mu = multipliers(network, slacks)
         upper = clamped_energy - dual
-        latent.point = Point(clamped.z, clamped.r, slacks, mu, upper, dual, lower)
+        gaps = free_gaps + clamped_gaps
+        latent.point = Point(clamped.z, clamped.r, slacks, mu, upper, dual, lower, gaps)
         return latent.point
 
     def _energy(self, network: Network, latent: Latent, phase: Phase) -> Array:
@@ -297,4 +307,4 @@ def _unfinished(network: Network, phase: Phase, tol: float) -> Array:
     # Rounding of the activations alone leaves a gap of this size.
     rounding = _ROUNDING_ULPS * np.finfo(phase.z[0].dtype).eps
     size = energy(network, phase.z)
-    return gap > tol * energy(network, phase.r) + rounding**2 * size
+    return gap.sum(axis=0) > tol * energy(network, phase.r) + rounding**2 * size
