@@ -49,10 +49,11 @@ _PARAMETERS = """hidden_layer_sizes : int or array-like of int, default=(64,)
 
         An object of `sklearn_mm.criteria` can be given as well.
 
-    feedback : float, default=0.1
+    feedback : float or "auto", default="auto"
         Weight of a layer's residual beside that of the layer before it, in (0, 1]. At 1
         the energy is that of the paper; towards 0 training becomes back-propagation
-        and rounding errors grow, like ``feedback ** -n_hidden_layers``.
+        and rounding errors grow, like ``feedback ** -n_hidden_layers``. "auto" is 0.01
+        for up to four hidden layers, and ``1e-8 ** (1 / n_hidden_layers)`` for more.
 
     solver : {"adam", "sgd", "gd"}, default="adam"
         How weights are updated: "gd" is the plain gradient step of length 1/L, with L
@@ -81,7 +82,7 @@ _PARAMETERS = """hidden_layer_sizes : int or array-like of int, default=(64,)
         One pass updates a layer at a time, or a unit at a time as in the paper. The
         first is much faster.
 
-    rho : float, default=0.1
+    rho : float, default=0.5
         Accuracy asked for by "sudemm".
 
     eta : float, default=0.5
@@ -89,7 +90,7 @@ _PARAMETERS = """hidden_layer_sizes : int or array-like of int, default=(64,)
 
     n_passes : int, default=8
         Passes of "fixed" and "alternating". A pass goes through all layers; the clamped
-        phase, which starts from the free one, makes three less.
+        phase, which starts from the free one, makes one less for each hidden layer.
 
     max_passes : int, default=200
         Largest number of passes, in training and prediction. An update for which it
@@ -98,7 +99,7 @@ _PARAMETERS = """hidden_layer_sizes : int or array-like of int, default=(64,)
     inference_tol : float, default=1e-10
         Relative duality gap to which `predict` and `bounds` infer.
 
-    alpha : float, default=5e-4
+    alpha : float, default=1e-5
         The penalty ``alpha / 2 * ||W||^2`` is added to the *mean* loss. (MLPRegressor
         divides its `alpha` by the number of rows in a batch.) It keeps weights, and
         with them the number of passes, small.
@@ -233,7 +234,7 @@ class ContrastiveHebbianRegressor(
     >>> from sklearn_mm import ContrastiveHebbianRegressor
     >>> X, y = make_friedman1(500, random_state=0)
     >>> model = make_pipeline(
-    ...     StandardScaler(), ContrastiveHebbianRegressor(max_iter=300, random_state=0)
+    ...     StandardScaler(), ContrastiveHebbianRegressor(max_iter=500, random_state=0)
     ... )
     >>> bool(model.fit(X, y).score(X, y) > 0.9)
     True
@@ -244,7 +245,7 @@ class ContrastiveHebbianRegressor(
         hidden_layer_sizes=(64,),
         *,
         criterion="sudemm",
-        feedback=0.1,
+        feedback="auto",
         solver="adam",
         learning_rate_init=1e-3,
         learning_rate="constant",
@@ -252,12 +253,12 @@ class ContrastiveHebbianRegressor(
         momentum=0.9,
         batch_size="auto",
         inference="block",
-        rho=0.1,
+        rho=0.5,
         eta=0.5,
         n_passes=8,
         max_passes=200,
         inference_tol=1e-10,
-        alpha=5e-4,
+        alpha=1e-5,
         max_iter=200,
         tol=1e-4,
         early_stopping=False,
@@ -434,7 +435,7 @@ class ContrastiveHebbianClassifier(ClassifierMixin, BaseContrastiveHebbian):
         hidden_layer_sizes=(64,),
         *,
         criterion="sudemm",
-        feedback=0.1,
+        feedback="auto",
         solver="adam",
         learning_rate_init=1e-3,
         learning_rate="constant",
@@ -442,12 +443,12 @@ class ContrastiveHebbianClassifier(ClassifierMixin, BaseContrastiveHebbian):
         momentum=0.9,
         batch_size="auto",
         inference="block",
-        rho=0.1,
+        rho=0.5,
         eta=0.5,
         n_passes=8,
         max_passes=200,
         inference_tol=1e-10,
-        alpha=5e-4,
+        alpha=1e-5,
         max_iter=200,
         tol=1e-4,
         early_stopping=False,

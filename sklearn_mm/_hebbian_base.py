@@ -32,6 +32,7 @@ from sklearn_mm._hebbian_training import (
     DEFAULT_CHUNK,
     EpochMonitor,
     Trainer,
+    feedback_weight,
     initial_theta,
 )
 from sklearn_mm._problems._contrastive import ContrastiveProblem, infer_free
@@ -67,7 +68,7 @@ class BaseContrastiveHebbian(CallbackSupportMixin, BaseEstimator, metaclass=ABCM
             StrOptions({*CRITERIA, "alternating"}),
             HasMethods(list(CRITERION_METHODS)),
         ],
-        "feedback": [Interval(Real, 0, 1, closed="right")],
+        "feedback": [StrOptions({"auto"}), Interval(Real, 0, 1, closed="right")],
         "solver": [StrOptions({"adam", "sgd", "gd"})],
         "learning_rate_init": [Interval(Real, 0, None, closed="neither")],
         "learning_rate": [StrOptions({"constant", "invscaling"})],
@@ -417,7 +418,7 @@ class BaseContrastiveHebbian(CallbackSupportMixin, BaseEstimator, metaclass=ABCM
             Y,
             weight,
             sizes,
-            float(self.feedback),
+            feedback_weight(self.feedback, len(sizes) - 2),
             float(self.alpha),
             self.inference == "coordinate",
         )

@@ -5,7 +5,9 @@
     theorems. Its guaranteed decrease ||g||^2/(2L) is what SuDeMM compares the gap with.
 `MomentumDescent`, `Adam`
     for mini-batches. Their criterion is the stochastic one, gap <= rho_t/(2L) ||g||^2,
-    with the problem's estimate of L and no step length in it. (The paper has no L
+    with the problem's estimate of L and no step length in it: L is the curvature of
+    the bound in theta where the gap arose, so that the test reads "the error that the
+    gap leaves in the gradient, squared, is at most rho_t ||g||^2". (The paper has no L
     there, which for a constant L is a matter of units. It matters in practice: an
     error of the latents that opens a gap can contribute 2L times that gap to ||g||^2,
     so that without L a gradient that is mostly error passes for accurate.) The paper
@@ -20,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -47,6 +49,8 @@ class GradientDescent:
     step_size : float
         1/L to try first. It doubles with every step and is halved until it fits.
     """
+
+    guaranteed: ClassVar[bool] = True  # whether the step makes the decrease it tells
 
     upper_bound: Callable[[Any, Array, Array, Trial], float]
     step_size: float = 1.0
@@ -105,12 +109,16 @@ class _StochasticStep:
     power_t: float = 0.0  # the rate of update t is learning_rate / t**power_t
     n_updates: int = 0
 
+    @property
+    def guaranteed(self) -> bool:
+        return False
+
     def decrease(self, problem: Any, theta: Array, trial: Trial) -> float:
-        """||g||^2/(2L), the yardstick of the stochastic criterion."""
+        """||g||^2/(2L), the yardstick of the stochastic criterion, and no more."""
         gradient = trial.bounds.gradient
         assert gradient is not None
-        if not trial.bounds.gap_curvature > 0.0:
-            return np.inf
+        if not (trial.bounds.gap_curvature > 0.0 and trial.gap > 0.0):
+            return np.inf  # no error but rounding
         inverse = trial.gap / trial.bounds.gap_curvature
         return 0.5 * float(gradient @ gradient) * inverse
 
@@ -118,7 +126,7 @@ class _StochasticStep:
         gradient = inferred.trial.bounds.gradient
         assert gradient is not None
         self.n_updates += 1
-        rate = self.learning_rate / self.n_updates**self.power_t
+        rate = self._rate(self.n_updates)
         change = self._direction(gradient, rate)
         if not inferred.satisfied:
             gap = inferred.trial.gap
@@ -128,6 +136,9 @@ class _StochasticStep:
         change += theta
         return Moved(change, size, info={"step_size": rate})
 
+    def _rate(self, update: int) -> float:
+        return self.learning_rate / update**self.power_t
+
     def _direction(self, gradient: Array, rate: float) -> Array:
         """A new array with the change of theta."""
         raise NotImplementedError
@@ -135,10 +146,26 @@ class _StochasticStep:
 
 @dataclass
 class MomentumDescent(_StochasticStep):
-    """Stochastic gradient descent with (heavy-ball) momentum."""
+    """Gradient descent with (heavy-ball) momentum, stochastic or on full batches.
+
+    Without momentum and on full batches, the decrease is that of the step itself, as
+    in the paper's experiments: the learning rate is taken for 1/L.
+    """
 
     momentum: float = 0.0
+    full_batch: bool = False
     _velocity: Array | None = field(default=None, repr=False)
+
+    @property
+    def guaranteed(self) -> bool:
+        return self.full_batch and not self.momentum
+
+    def decrease(self, problem: Any, theta: Array, trial: Trial) -> float:
+        if not self.guaranteed:
+            return super().decrease(problem, theta, trial)
+        gradient = trial.bounds.gradient
+        assert gradient is not None
+        return 0.5 * self._rate(self.n_updates + 1) * float(gradient @ gradient)
 
     def _direction(self, gradient: Array, rate: float) -> Array:
         if self._velocity is None:

@@ -45,9 +45,6 @@ from sklearn_mm._problems._layered_energy import (
 # of the two phases' activations. Beyond this, float32's seven digits leave too few for
 # the gradient, and sweeps run in float64.
 _FLOAT32_LIMIT = 1e4
-# Sweeps that the clamped phase saves by starting from the free one: with these the gaps
-# of the two come out alike on trained networks.
-_HEAD_START = 3
 # When rows are inferred to the end: sweeps from test to test, and the size of rounding
 # errors in the residuals, in units of the last place of the activations.
 _PASSES_PER_TEST, _ROUNDING_ULPS = 4, 8.0
@@ -134,7 +131,9 @@ class ContrastiveProblem:
     def infer(self, theta: Array, latent: Latent, effort: float) -> Latent:
         """`effort` sweeps of the free phase, and a few less of the clamped one.
 
-        The clamped phase starts where the free one has got to, some sweeps ahead.
+        The clamped phase starts where the free one has got to. With a small feedback
+        this saves a sweep for every layer: the first layer of the free phase has to
+        follow changes of all others, each of which comes down one layer in a sweep.
         """
         network = self.network(theta)
         passes = round(effort)
@@ -146,7 +145,7 @@ class ContrastiveProblem:
             latent.free.sweep(network)
         if fresh:
             latent.clamped = latent.free.clamp(network, latent.Y)
-            passes = max(passes - _HEAD_START, 1)
+            passes = max(passes - network.n_hidden, 1)
         assert latent.clamped is not None
         for _ in range(passes):
             latent.clamped.sweep(network)
@@ -205,18 +204,21 @@ class ContrastiveProblem:
         free_gap, clamped_gap = free_gaps.sum(axis=0), clamped_gaps.sum(axis=0)
         free_energy = self._energy(network, latent, free)
         clamped_energy = self._energy(network, latent, clamped)
-        dual = free_energy - free_gap
+        # Energies are large and nearly equal: the gaps must not be added to one of them.
+        loss = clamped_energy - free_energy
+        upper = loss + free_gap
         # J >= 0, row by row: the free phase can do what the clamped one does.
-        lower = np.maximum(clamped_energy - clamped_gap - free_energy, 0.0)
+        lower = np.maximum(loss - clamped_gap, 0.0)
+        dual = free_energy - free_gap
         old = latent.point
         if old is not None:
             worse = dual < old.dual
             dual = np.maximum(dual, old.dual)
+            upper[worse] = clamped_energy[worse] - old.dual[worse]
             lower = np.maximum(lower, old.lower)
             for new_layer, old_layer in zip(slacks, old.slacks, strict=True):
                 new_layer[worse] = old_layer[worse]
             mu = multipliers(network, slacks)
-        upper = clamped_energy - dual
         gaps = free_gaps + clamped_gaps
         latent.point = Point(clamped.z, clamped.r, slacks, mu, upper, dual, lower, gaps)
         return latent.point
