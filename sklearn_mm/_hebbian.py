@@ -99,7 +99,7 @@ _PARAMETERS = """hidden_layer_sizes : int or array-like of int, default=(64,)
     inference_tol : float, default=1e-10
         Relative duality gap to which `predict` and `bounds` infer.
 
-    alpha : float, default=1e-5
+    alpha : float, default=5e-5
         The penalty ``alpha / 2 * ||W||^2`` is added to the *mean* loss. (MLPRegressor
         divides its `alpha` by the number of rows in a batch.) It keeps weights, and
         with them the number of passes, small.
@@ -258,7 +258,7 @@ class ContrastiveHebbianRegressor(
         n_passes=8,
         max_passes=200,
         inference_tol=1e-10,
-        alpha=1e-5,
+        alpha=5e-5,
         max_iter=200,
         tol=1e-4,
         early_stopping=False,
@@ -448,7 +448,7 @@ class ContrastiveHebbianClassifier(ClassifierMixin, BaseContrastiveHebbian):
         n_passes=8,
         max_passes=200,
         inference_tol=1e-10,
-        alpha=1e-5,
+        alpha=5e-5,
         max_iter=200,
         tol=1e-4,
         early_stopping=False,

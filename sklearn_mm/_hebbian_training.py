@@ -153,12 +153,7 @@ class Trainer:
         if est.solver == "adam":
             return Adam(est.learning_rate_init)
         power_t = est.power_t if est.learning_rate == "invscaling" else 0.0
-        return MomentumDescent(
-            est.learning_rate_init,
-            power_t,
-            momentum=est.momentum,
-            full_batch=self.batch_size is None,
-        )
+        return MomentumDescent(est.learning_rate_init, power_t, momentum=est.momentum)
 
     def _batches(self, problem, random_state):
         n_samples, size = problem.n_samples, self.batch_size

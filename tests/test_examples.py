@@ -49,3 +49,18 @@ def test_robust_benchmarks(script, tmp_path):
         # A second run finds everything done.
         again = run(name, "--quick", "--output", str(tmp_path))
         assert "failed" not in again
+
+
+@pytest.mark.parametrize(
+    ("script", "args"),
+    [
+        ("benchmarks/hebbian_accuracy.py", ["--only", "mnist", "diabetes"]),
+        ("benchmarks/hebbian_speed.py", []),
+        ("paper/hebbian_criteria.py", []),
+    ],
+)
+def test_hebbian_scripts_without_data(script, args, tmp_path):
+    table = tmp_path / "table.csv"
+    options = ["--quick", *args, "--output", str(table)]
+    run(script, *options, SKLEARN_MM_DATA=str(tmp_path))
+    assert len(table.read_text().splitlines()) >= 5

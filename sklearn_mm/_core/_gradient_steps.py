@@ -105,13 +105,11 @@ class GradientDescent:
 class _StochasticStep:
     """What momentum and Adam share."""
 
+    guaranteed: ClassVar[bool] = False
+
     learning_rate: float
     power_t: float = 0.0  # the rate of update t is learning_rate / t**power_t
     n_updates: int = 0
-
-    @property
-    def guaranteed(self) -> bool:
-        return False
 
     def decrease(self, problem: Any, theta: Array, trial: Trial) -> float:
         """||g||^2/(2L), the yardstick of the stochastic criterion, and no more."""
@@ -126,7 +124,7 @@ class _StochasticStep:
         gradient = inferred.trial.bounds.gradient
         assert gradient is not None
         self.n_updates += 1
-        rate = self._rate(self.n_updates)
+        rate = self.learning_rate / self.n_updates**self.power_t
         change = self._direction(gradient, rate)
         if not inferred.satisfied:
             gap = inferred.trial.gap
@@ -136,9 +134,6 @@ class _StochasticStep:
         change += theta
         return Moved(change, size, info={"step_size": rate})
 
-    def _rate(self, update: int) -> float:
-        return self.learning_rate / update**self.power_t
-
     def _direction(self, gradient: Array, rate: float) -> Array:
         """A new array with the change of theta."""
         raise NotImplementedError
@@ -146,26 +141,10 @@ class _StochasticStep:
 
 @dataclass
 class MomentumDescent(_StochasticStep):
-    """Gradient descent with (heavy-ball) momentum, stochastic or on full batches.
-
-    Without momentum and on full batches, the decrease is that of the step itself, as
-    in the paper's experiments: the learning rate is taken for 1/L.
-    """
+    """Stochastic gradient descent with (heavy-ball) momentum."""
 
     momentum: float = 0.0
-    full_batch: bool = False
     _velocity: Array | None = field(default=None, repr=False)
-
-    @property
-    def guaranteed(self) -> bool:
-        return self.full_batch and not self.momentum
-
-    def decrease(self, problem: Any, theta: Array, trial: Trial) -> float:
-        if not self.guaranteed:
-            return super().decrease(problem, theta, trial)
-        gradient = trial.bounds.gradient
-        assert gradient is not None
-        return 0.5 * self._rate(self.n_updates + 1) * float(gradient @ gradient)
 
     def _direction(self, gradient: Array, rate: float) -> Array:
         if self._velocity is None:

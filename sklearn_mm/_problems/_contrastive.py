@@ -181,13 +181,13 @@ class ContrastiveProblem:
         squared. A gap that is due to rounding is left out: no pass can close it.
         """
         squares = [row_products(layer, layer) for layer in point.z]
+        inputs = [latent.squares, *squares[:-1]]
         rounding = (_ROUNDING_ULPS * np.finfo(self.dtype).eps) ** 2
         value = np.zeros(len(latent.share))
-        for w, gap, z_in, z_out in zip(
-            network.weights, point.gaps, [latent.squares, *squares], squares
-        ):
-            error = np.maximum(gap - (rounding * w) * z_out, 0.0)
-            value += w * (1.0 + z_in) * error
+        for k, gap in enumerate(point.gaps):
+            w = network.weights[k]
+            error = np.maximum(gap - (rounding * w) * squares[k], 0.0)
+            value += w * (1.0 + inputs[k]) * error
         return value
 
     def settle(self, theta: Array, latent: Latent) -> Point:
@@ -204,7 +204,7 @@ class ContrastiveProblem:
         free_gap, clamped_gap = free_gaps.sum(axis=0), clamped_gaps.sum(axis=0)
         free_energy = self._energy(network, latent, free)
         clamped_energy = self._energy(network, latent, clamped)
-        # Energies are large and nearly equal: the gaps must not be added to one of them.
+        # Energies are large and nearly equal: gaps must not be added to one of them.
         loss = clamped_energy - free_energy
         upper = loss + free_gap
         # J >= 0, row by row: the free phase can do what the clamped one does.
