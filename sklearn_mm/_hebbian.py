@@ -53,7 +53,8 @@ _PARAMETERS = """hidden_layer_sizes : int or array-like of int, default=(64,)
         Weight of a layer's residual beside that of the layer before it, in (0, 1]. At 1
         the energy is that of the paper; towards 0 training becomes back-propagation
         and rounding errors grow, like ``feedback ** -n_hidden_layers``. "auto" is 0.01
-        for up to four hidden layers, and ``1e-8 ** (1 / n_hidden_layers)`` for more.
+        for up to four hidden layers and ``1e-8 ** (1 / n_hidden_layers)`` for more; 1
+        with ``solver="gd"``, whose steps a small feedback makes short.
 
     solver : {"adam", "sgd", "gd"}, default="adam"
         How weights are updated: "gd" is the plain gradient step of length 1/L, with L
@@ -109,8 +110,9 @@ _PARAMETERS = """hidden_layer_sizes : int or array-like of int, default=(64,)
 
     tol : float, default=1e-4
         Training ends when the loss (or the validation score) has not improved by `tol`
-        for `n_iter_no_change` epochs. Full batches also end when the criterion's own
-        measure of progress is below `tol` times the loss.
+        for `n_iter_no_change` epochs. With ``solver="gd"`` or ``criterion="regemm"``
+        it also ends when the criterion's own measure of progress is below `tol` times
+        the loss.
 
     early_stopping : bool, default=False
         Whether to set rows aside and keep the weights that score best on them.
@@ -186,7 +188,8 @@ _NOTES = """Activations of the hidden layers are not computed by a rule but infe
     the latter the paper proves that the gradients come arbitrarily close to zero, not
     that they converge to it.
 
-    With float32 data the passes run in float32 and the bounds are computed in float64.
+    With float32 data the passes run in float32 as long as ``feedback **
+    -n_hidden_layers`` is at most 1e4, and the bounds are computed in float64.
 
     References
     ----------

@@ -418,7 +418,7 @@ class BaseContrastiveHebbian(CallbackSupportMixin, BaseEstimator, metaclass=ABCM
             Y,
             weight,
             sizes,
-            feedback_weight(self.feedback, len(sizes) - 2),
+            feedback_weight(self.feedback, self.solver, len(sizes) - 2),
             float(self.alpha),
             self.inference == "coordinate",
         )

@@ -42,9 +42,11 @@ _FEEDBACK = 0.01
 _LARGEST_WEIGHT = 1e8
 
 
-def feedback_weight(feedback, n_hidden):
-    """The value of the parameter `feedback` for a number of hidden layers."""
+def feedback_weight(feedback, solver, n_hidden):
+    """The value of the parameter `feedback` for a solver and number of layers."""
     if isinstance(feedback, str):  # "auto"
+        if solver == "gd":  # its steps are as short as those weights are large
+            return 1.0
         return max(_FEEDBACK, _LARGEST_WEIGHT ** (-1.0 / n_hidden))
     return float(feedback)
 

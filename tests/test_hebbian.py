@@ -395,10 +395,13 @@ def test_verbose_prints_a_line_an_epoch(friedman, capsys):
 
 
 def test_automatic_feedback_leaves_half_of_the_digits():
-    assert feedback_weight("auto", 1) == feedback_weight("auto", 4) == 0.01
+    for n_hidden in (1, 4):
+        assert feedback_weight("auto", "adam", n_hidden) == 0.01
     for n_hidden in (5, 10, 50):
-        assert_allclose(feedback_weight("auto", n_hidden) ** -n_hidden, 1e8)
-    assert feedback_weight(1, 3) == 1.0
+        feedback = feedback_weight("auto", "adam", n_hidden)
+        assert_allclose(feedback**-n_hidden, 1e8)
+    assert feedback_weight("auto", "gd", 3) == 1.0
+    assert feedback_weight(0.5, "gd", 3) == 0.5
 
 
 def test_deep_networks_are_trained_with_defaults(friedman):

@@ -6,8 +6,26 @@ Epochs of SuDeMM training and of `MLPRegressor` alternate in one process on the 
 network (784-64-64-64-64-10), mini-batches of 100 and one BLAS thread; the median ratio
 of their processor times is printed, then the share of every part of an update.
 
-Images are read from the folder named by SKLEARN_MM_DATA (default: ``../shared/data`` from
-the project); random pixels stand in without it.
+Images are read from the folder named by SKLEARN_MM_DATA (default: ``../shared/data``
+from the project); random pixels stand in without it.
+
+Measured with ``--rows 15000 --epochs 3`` on two cores that were busy with other work
+(6 passes a batch): an epoch takes 3.4 times that of `MLPRegressor` on MNIST in float32,
+2.3 times in float64, and 3.0 times on Fashion-MNIST in float32. (With four hidden
+layers and the default feedback, passes run in float64 in either case.) Of an update,
+MNIST in float32:
+
+========================================  =====
+sweeps over the layers, 6 free, 2 clamped   36 %
+activations' start, implied activations,
+penalty, norms, record                      21 %
+bounds                                      16 %
+gradient                                    12 %
+Adam                                         5 %
+input times W_0                              4 %
+taking rows                                  4 %
+norms of matrices, unpacking                 3 %
+========================================  =====
 
     python examples/benchmarks/hebbian_speed.py [--quick]
 """
