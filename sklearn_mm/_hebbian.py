@@ -50,10 +50,12 @@ _PARAMETERS = """hidden_layer_sizes : int or array-like of int, default=(64,)
 
         An object of `sklearn_mm.criteria` can be given as well.
 
-    feedback : float, default=0.3
+    feedback : float or "auto", default="auto"
         Weight of a layer's residual beside that of the layer before it, in (0, 1]. At 1
         the energy is that of the paper; towards 0 training becomes back-propagation
-        and rounding errors grow, like ``feedback ** -n_hidden_layers``.
+        and rounding errors grow, like ``feedback ** -n_hidden_layers``. "auto" is 0.01
+        for up to four hidden layers and ``1e-8 ** (1 / n_hidden_layers)`` for more; 1
+        with ``solver="gd"``, whose steps a small feedback makes short.
 
     solver : {"adam", "sgd", "gd"}, default="adam"
         How weights are updated: "gd" is the plain gradient step of length 1/L, with L
@@ -82,7 +84,7 @@ _PARAMETERS = """hidden_layer_sizes : int or array-like of int, default=(64,)
         One pass updates a layer at a time, or a unit at a time as in the paper. The
         first is much faster.
 
-    rho : float, default=0.1
+    rho : float, default=0.5
         Accuracy asked for by "sudemm".
 
     eta : float, default=0.5
@@ -90,7 +92,7 @@ _PARAMETERS = """hidden_layer_sizes : int or array-like of int, default=(64,)
 
     n_passes : int, default=8
         Passes of "fixed" and "alternating". A pass goes through all layers; the clamped
-        phase, which starts from the free one, makes three less.
+        phase, which starts from the free one, makes one less for each hidden layer.
 
     max_passes : int, default=200
         Largest number of passes, in training and prediction. An update for which it
@@ -99,7 +101,7 @@ _PARAMETERS = """hidden_layer_sizes : int or array-like of int, default=(64,)
     inference_tol : float, default=1e-10
         Relative duality gap to which `predict` and `bounds` infer.
 
-    alpha : float, default=5e-4
+    alpha : float, default=5e-5
         The penalty ``alpha / 2 * ||W||^2`` is added to the *mean* loss. (MLPRegressor
         divides its `alpha` by the number of rows in a batch.) It keeps weights, and
         with them the number of passes, small.
@@ -109,8 +111,9 @@ _PARAMETERS = """hidden_layer_sizes : int or array-like of int, default=(64,)
 
     tol : float, default=1e-4
         Training ends when the loss (or the validation score) has not improved by `tol`
-        for `n_iter_no_change` epochs. Full batches also end when the criterion's own
-        measure of progress is below `tol` times the loss.
+        for `n_iter_no_change` epochs. With ``solver="gd"`` or ``criterion="regemm"``
+        it also ends when the criterion's own measure of progress is below `tol` times
+        the loss.
 
     early_stopping : bool, default=False
         Whether to set rows aside and keep the weights that score best on them.
@@ -189,7 +192,8 @@ _NOTES = """Activations of the hidden layers are not computed by a rule but infe
     the latter the paper proves that the gradients come arbitrarily close to zero, not
     that they converge to it.
 
-    With float32 data the passes run in float32 and the bounds are computed in float64.
+    With float32 data the passes run in float32 as long as ``feedback **
+    -n_hidden_layers`` is at most 1e4, and the bounds are computed in float64.
 
     X may be larger than memory: a memory map, or any array with a shape, a dtype and
     slices of rows (HDF5, Zarr), is read chunk by chunk, and mini-batches are drawn from
@@ -243,7 +247,7 @@ class ContrastiveHebbianRegressor(
     >>> from sklearn_mm import ContrastiveHebbianRegressor
     >>> X, y = make_friedman1(500, random_state=0)
     >>> model = make_pipeline(
-    ...     StandardScaler(), ContrastiveHebbianRegressor(max_iter=300, random_state=0)
+    ...     StandardScaler(), ContrastiveHebbianRegressor(max_iter=500, random_state=0)
     ... )
     >>> bool(model.fit(X, y).score(X, y) > 0.9)
     True
@@ -254,7 +258,7 @@ class ContrastiveHebbianRegressor(
         hidden_layer_sizes=(64,),
         *,
         criterion="sudemm",
-        feedback=0.3,
+        feedback="auto",
         solver="adam",
         learning_rate_init=1e-3,
         learning_rate="constant",
@@ -262,12 +266,12 @@ class ContrastiveHebbianRegressor(
         momentum=0.9,
         batch_size="auto",
         inference="block",
-        rho=0.1,
+        rho=0.5,
         eta=0.5,
         n_passes=8,
         max_passes=200,
         inference_tol=1e-10,
-        alpha=5e-4,
+        alpha=5e-5,
         max_iter=200,
         tol=1e-4,
         early_stopping=False,
@@ -441,7 +445,7 @@ class ContrastiveHebbianClassifier(ClassifierMixin, BaseContrastiveHebbian):
         hidden_layer_sizes=(64,),
         *,
         criterion="sudemm",
-        feedback=0.3,
+        feedback="auto",
         solver="adam",
         learning_rate_init=1e-3,
         learning_rate="constant",
@@ -449,12 +453,12 @@ class ContrastiveHebbianClassifier(ClassifierMixin, BaseContrastiveHebbian):
         momentum=0.9,
         batch_size="auto",
         inference="block",
-        rho=0.1,
+        rho=0.5,
         eta=0.5,
         n_passes=8,
         max_passes=200,
         inference_tol=1e-10,
-        alpha=5e-4,
+        alpha=5e-5,
         max_iter=200,
         tol=1e-4,
         early_stopping=False,

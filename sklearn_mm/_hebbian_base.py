@@ -29,6 +29,7 @@ from sklearn_mm._core._loop import Status
 from sklearn_mm._hebbian_training import (
     EpochMonitor,
     Trainer,
+    feedback_weight,
     initial_theta,
     problem_chunks,
 )
@@ -73,7 +74,7 @@ class BaseContrastiveHebbian(
             StrOptions({*CRITERIA, "alternating"}),
             HasMethods(list(CRITERION_METHODS)),
         ],
-        "feedback": [Interval(Real, 0, 1, closed="right")],
+        "feedback": [StrOptions({"auto"}), Interval(Real, 0, 1, closed="right")],
         "solver": [StrOptions({"adam", "sgd", "gd"})],
         "learning_rate_init": [Interval(Real, 0, None, closed="neither")],
         "learning_rate": [StrOptions({"constant", "invscaling"})],
@@ -411,7 +412,7 @@ class BaseContrastiveHebbian(
             Y,
             weight,
             sizes,
-            float(self.feedback),
+            feedback_weight(self.feedback, self.solver, len(sizes) - 2),
             float(self.alpha),
             self.inference == "coordinate",
         )

@@ -119,6 +119,21 @@ def test_gradient_agrees_with_central_differences(feedback, effort):
     assert_allclose(bounds.gradient, numeric / 2e-5, atol=1e-7 * scale)
 
 
+@pytest.mark.parametrize("feedback", [*GAMMAS, 0.03])
+@pytest.mark.parametrize("effort", [2, 4, 6])
+def test_gap_curvature_tells_the_error_of_the_gradient(feedback, effort):
+    shares = []
+    for seed in range(10):
+        problem, theta = make(seed, feedback)
+        found, _ = bounds_at(problem, theta, effort)
+        error = found.gradient - bounds_at(problem, theta, 400)[0].gradient
+        shares.append(error @ error / (2.0 * found.gap_curvature))
+    assert max(shares) <= 1.5  # an estimate: latents of all layers err together
+    # The curvature of all layers at once, which is of order feedback**-3, would leave
+    # a share that vanishes with the feedback.
+    assert np.median(shares) > 1e-3
+
+
 def test_upper_bound_holds_when_theta_moves_under_a_fixed_latent():
     problem, theta = make(3, 0.5)
     bounds, latent = bounds_at(problem, theta, 2)
@@ -139,7 +154,7 @@ def test_chunks_add_up_to_the_whole_batch(alpha):
         assert_allclose(total.upper, whole.upper, rtol=1e-12)
         assert_allclose(total.lower, whole.lower, rtol=1e-12)
         assert_allclose(total.gradient, whole.gradient, atol=1e-12)
-        assert_allclose(total.curvature, whole.curvature, rtol=1e-12)
+        assert_allclose(total.gap_curvature, whole.gap_curvature, rtol=1e-12)
 
 
 def test_mini_batch_divides_by_its_own_weight():

@@ -124,3 +124,17 @@ def test_tour(tmp_path):
     assert outputs(json.loads(executed.read_text(encoding="utf-8"))) == outputs(stored)
     assert all(outputs(stored))
     assert sum("image/png" in kinds for kinds in outputs(stored)) == 4
+
+
+@pytest.mark.parametrize(
+    ("script", "args"),
+    [
+        ("benchmarks/hebbian_accuracy.py", ["--only", "mnist", "diabetes"]),
+        ("benchmarks/hebbian_speed.py", []),
+    ],
+)
+def test_hebbian_scripts_without_data(script, args, tmp_path):
+    table = tmp_path / "table.csv"
+    options = ["--quick", *args, "--output", str(table)]
+    run(script, *options, SKLEARN_MM_DATA=str(tmp_path))
+    assert len(table.read_text().splitlines()) >= 5

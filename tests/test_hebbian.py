@@ -17,6 +17,7 @@ from sklearn.preprocessing import StandardScaler
 
 from sklearn_mm import ContrastiveHebbianClassifier, ContrastiveHebbianRegressor
 from sklearn_mm._hebbian import project_to_simplex
+from sklearn_mm._hebbian_training import feedback_weight
 from sklearn_mm.criteria import Fixed, RelaxedGeneralized, SufficientDescent
 
 BOTH = [ContrastiveHebbianRegressor, ContrastiveHebbianClassifier]
@@ -166,7 +167,10 @@ def test_inference_by_coordinates_reaches_the_same_model(friedman):
 
 def test_alternating_baseline_keeps_latents(friedman):
     X, y = friedman
-    model = regressor(criterion="alternating", n_passes=2, max_iter=20).fit(X, y)
+    # A feedback with which two passes are not enough to finish.
+    model = regressor(
+        criterion="alternating", n_passes=2, max_iter=20, feedback=1.0
+    ).fit(X, y)
     assert np.all(model.history_.passes == 2)
     assert model.history_.gap[-1] < model.history_.gap[0]
 
@@ -207,7 +211,7 @@ def test_schedules_of_sgd(friedman):
     assert_allclose(rates, 1e-3 / t**0.75)
     criterion = model._criterion()
     assert criterion.power_t == 1.5
-    assert_allclose(criterion.rho_at(3), 0.1 / 4**1.5)
+    assert_allclose(criterion.rho_at(3), 0.5 / 4**1.5)
 
 
 @pytest.mark.parametrize("solver", ["adam", "sgd"])
@@ -388,3 +392,30 @@ def test_errors_leave_the_estimator_as_it_was(cls, iris):
 def test_verbose_prints_a_line_an_epoch(friedman, capsys):
     regressor(verbose=1, max_iter=3).fit(*friedman)
     assert len(capsys.readouterr().out.splitlines()) == 4
+
+
+def test_automatic_feedback_leaves_half_of_the_digits():
+    for n_hidden in (1, 4):
+        assert feedback_weight("auto", "adam", n_hidden) == 0.01
+    for n_hidden in (5, 10, 50):
+        feedback = feedback_weight("auto", "adam", n_hidden)
+        assert_allclose(feedback**-n_hidden, 1e8)
+    assert feedback_weight("auto", "gd", 3) == 1.0
+    assert feedback_weight(0.5, "gd", 3) == 0.5
+
+
+def test_deep_networks_are_trained_with_defaults(friedman):
+    X, y = friedman
+    model = regressor(hidden_layer_sizes=(16,) * 10, max_iter=60).fit(X, y)
+    assert model.score(X, y) > 0.5
+    lower, upper = model.bounds(X, y)
+    assert 0 < upper < 0.5 and lower >= 0.9 * upper
+
+
+@pytest.mark.parametrize("hidden", [(64,), (16, 16, 16, 16)])
+def test_small_gaps_do_not_end_training(friedman, hidden):
+    # With a small feedback the yardstick of the stochastic criterion is tiny.
+    X, y = friedman
+    for batch_size in (100, None):
+        model = regressor(hidden_layer_sizes=hidden, batch_size=batch_size)
+        assert model.fit(X, y).n_iter_ == 5

@@ -19,6 +19,8 @@ MODES = [
     {"criterion": "fixed", "batch_size": 16},
     {"criterion": "fixed", "batch_size": None},
     {"criterion": "alternating", "n_passes": 20},
+    {"criterion": "sudemm", "solver": "gd"},
+    {"criterion": "regemm", "solver": "gd"},
 ]
 
 

@@ -116,7 +116,7 @@ def test_gap_is_energy_minus_dual_at_any_activations(feedback, clamp):
     if clamp:  # the terms of mu_{H+1} = r_H, which is also its own dual variable
         top = r[-1]
         dual = dual - np.sum(top * (0.5 * top + network.intercepts[-1] - Y), axis=1)
-    assert_allclose(energy(network, r) - dual, gap, rtol=1e-9)
+    assert_allclose(energy(network, r) - dual, gap.sum(axis=0), rtol=1e-9)
     optimum = [
         minimum(network, drive[i], Y[i] if clamp else None) for i in range(len(Y))
     ]

@@ -5,7 +5,9 @@
     theorems. Its guaranteed decrease ||g||^2/(2L) is what SuDeMM compares the gap with.
 `MomentumDescent`, `Adam`
     for mini-batches. Their criterion is the stochastic one, gap <= rho_t/(2L) ||g||^2,
-    with the problem's estimate of L and no step length in it. (The paper has no L
+    with the problem's estimate of L and no step length in it: L is the curvature of
+    the bound in theta where the gap arose, so that the test reads "the error that the
+    gap leaves in the gradient, squared, is at most rho_t ||g||^2". (The paper has no L
     there, which for a constant L is a matter of units. It matters in practice: an
     error of the latents that opens a gap can contribute 2L times that gap to ||g||^2,
     so that without L a gradient that is mostly error passes for accurate.) The paper
@@ -20,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -47,6 +49,8 @@ class GradientDescent:
     step_size : float
         1/L to try first. It doubles with every step and is halved until it fits.
     """
+
+    guaranteed: ClassVar[bool] = True  # whether the step makes the decrease it tells
 
     upper_bound: Callable[[Any, Array, Array, Trial], float]
     step_size: float = 1.0
@@ -101,15 +105,20 @@ class GradientDescent:
 class _StochasticStep:
     """What momentum and Adam share."""
 
+    guaranteed: ClassVar[bool] = False
+
     learning_rate: float
     power_t: float = 0.0  # the rate of update t is learning_rate / t**power_t
     n_updates: int = 0
 
     def decrease(self, problem: Any, theta: Array, trial: Trial) -> float:
-        """||g||^2/(2L), the yardstick of the stochastic criterion."""
+        """||g||^2/(2L), the yardstick of the stochastic criterion, and no more."""
         gradient = trial.bounds.gradient
         assert gradient is not None
-        return 0.5 * float(gradient @ gradient) / trial.bounds.curvature
+        if not (trial.bounds.gap_curvature > 0.0 and trial.gap > 0.0):
+            return np.inf  # no error but rounding
+        inverse = trial.gap / trial.bounds.gap_curvature
+        return 0.5 * float(gradient @ gradient) * inverse
 
     def __call__(self, problem: Any, theta: Array, inferred: Inferred) -> Moved:
         gradient = inferred.trial.bounds.gradient

@@ -58,7 +58,7 @@ def minimize(
     memory: Memory,
     history: History,
     max_iter: int,
-    tol: float,
+    tol: float | None,
     batches: Callable[[], Iterable[Rows]] = whole_batch,
     monitor: Monitor | None = None,
     max_rejected: int = 10,
@@ -68,8 +68,8 @@ def minimize(
 
     An epoch goes through ``batches()``; on each, latents are inferred as accurately as
     the criterion asks and theta is moved on the upper bound that they define
-    (Algorithms 1 to 3 of the paper, and 4 with a restarting inference). If
-    `interruptible`, a KeyboardInterrupt ends the run with the last update that was
+    (Algorithms 1 to 3 of the paper, and 4 with a restarting inference). With a `tol` of
+    None, the criterion is not asked when to stop. If `interruptible`, a KeyboardInterrupt ends the run with the last update that was
     finished; before the first one it is raised, as it always is otherwise.
     """
     monitor = Monitor() if monitor is None else monitor
@@ -87,7 +87,7 @@ def minimize(
                     sound = theta
                 moved = step(problem, theta, inferred)
                 history.append(inferred, moved, memory)
-                converged &= inference.criterion.converged(
+                converged &= tol is not None and inference.criterion.converged(
                     inferred.trial, moved, memory, tol
                 )
                 memory = memory.after(inferred.trial, moved.accepted)

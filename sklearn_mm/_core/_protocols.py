@@ -33,7 +33,9 @@ class Bounds:
     upper: float
     lower: float
     gradient: Array | None = None  # of the upper bound in theta, latent held fixed
-    curvature: float = 1.0  # estimate of the Lipschitz constant L of that gradient
+    # The gap, every part of it times the curvature in theta where it arose: about half
+    # the square of the error that it may leave in the gradient.
+    gap_curvature: float = 0.0
 
     @property
     def gap(self) -> float:
@@ -48,7 +50,7 @@ class Bounds:
             self.upper + other.upper,
             self.lower + other.lower,
             gradient,
-            self.curvature + other.curvature,
+            self.gap_curvature + other.gap_curvature,
         )
 
 

@@ -48,9 +48,6 @@ from sklearn_mm._problems._layered_energy import (
 # of the two phases' activations. Beyond this, float32's seven digits leave too few for
 # the gradient, and sweeps run in float64.
 _FLOAT32_LIMIT = 1e4
-# Sweeps that the clamped phase saves by starting from the free one: with these the gaps
-# of the two come out alike on trained networks.
-_HEAD_START = 3
 # When rows are inferred to the end: sweeps from test to test, and the size of rounding
 # errors in the residuals, in units of the last place of the activations.
 _PASSES_PER_TEST, _ROUNDING_ULPS = 4, 8.0
@@ -82,6 +79,7 @@ class Point:
     upper: Array  # of every row
     dual: Array  # free dual energy of every row
     lower: Array
+    gaps: Array  # of both phases, by layer and row
 
 
 @dataclass
@@ -169,7 +167,9 @@ class ContrastiveProblem:
     def infer(self, theta: Array, latent: Latent, effort: float) -> Latent:
         """`effort` sweeps of the free phase, and a few less of the clamped one.
 
-        The clamped phase starts where the free one has got to, some sweeps ahead.
+        The clamped phase starts where the free one has got to. With a small feedback
+        this saves a sweep for every layer: the first layer of the free phase has to
+        follow changes of all others, each of which comes down one layer in a sweep.
         """
         network = self.network(theta)
         passes = round(effort)
@@ -181,7 +181,7 @@ class ContrastiveProblem:
             latent.free.sweep(network)
         if fresh:
             latent.clamped = latent.free.clamp(network, latent.Y)
-            passes = max(passes - _HEAD_START, 1)
+            passes = max(passes - network.n_hidden, 1)
         assert latent.clamped is not None
         for _ in range(passes):
             latent.clamped.sweep(network)
@@ -201,23 +201,30 @@ class ContrastiveProblem:
             out[:n_weights] += (total * self.alpha) * theta[:n_weights]
         penalty = total * self.penalty(theta)
         upper, lower = float(share @ point.upper), float(share @ point.lower)
-        curvature = float(share @ self._curvature(network, latent, point))
         return Bounds(
             upper + penalty,
             min(lower, upper) + penalty,
             out,
-            curvature + total * self.alpha,
+            float(share @ self._gap_curvature(network, latent, point)),
         )
 
-    def _curvature(self, network: Network, latent: Latent, point: Point) -> Array:
-        """Bound of the curvature in theta, row by row.
+    def _gap_curvature(self, network: Network, latent: Latent, point: Point) -> Array:
+        """The gap of each layer times the curvature in its parameters, row by row.
 
-        The clamped energy is quadratic in the weights of every layer, with Hessian
-        w_k z_k z_k' (z_k extended by a one for the bias); its trace is summed.
+        The clamped energy is quadratic in the weights of layer k, with Hessian
+        w_k z_k z_k' (z_k extended by a one for the bias). An error in r_k that opens a
+        gap of g_k changes the gradient in W_k by as much as w_k ||z_k||^2 times 2 g_k,
+        squared. A gap that is due to rounding is left out: no pass can close it.
         """
-        inputs = [1.0 + latent.squares]
-        inputs += [1.0 + row_products(layer, layer) for layer in point.z]
-        return sum(w * z for w, z in zip(network.weights, inputs, strict=True))
+        squares = [row_products(layer, layer) for layer in point.z]
+        inputs = [latent.squares, *squares[:-1]]
+        rounding = (_ROUNDING_ULPS * np.finfo(self.dtype).eps) ** 2
+        value = np.zeros(len(latent.share))
+        for k, gap in enumerate(point.gaps):
+            w = network.weights[k]
+            error = np.maximum(gap - (rounding * w) * squares[k], 0.0)
+            value += w * (1.0 + inputs[k]) * error
+        return value
 
     def settle(self, theta: Array, latent: Latent) -> Point:
         """Slacks and bounds of a latent inferred at theta.
@@ -228,23 +235,28 @@ class ContrastiveProblem:
         network = self.network(theta)
         free, clamped = latent.free, latent.clamped
         assert free is not None and clamped is not None
-        slacks, mu, free_gap = dual_point(network, free.z, free.r)
-        _, _, clamped_gap = dual_point(network, clamped.z, clamped.r)
+        slacks, mu, free_gaps = dual_point(network, free.z, free.r)
+        _, _, clamped_gaps = dual_point(network, clamped.z, clamped.r)
+        free_gap, clamped_gap = free_gaps.sum(axis=0), clamped_gaps.sum(axis=0)
         free_energy = self._energy(network, latent, free)
         clamped_energy = self._energy(network, latent, clamped)
-        dual = free_energy - free_gap
+        # Energies are large and nearly equal: gaps must not be added to one of them.
+        loss = clamped_energy - free_energy
+        upper = loss + free_gap
         # J >= 0, row by row: the free phase can do what the clamped one does.
-        lower = np.maximum(clamped_energy - clamped_gap - free_energy, 0.0)
+        lower = np.maximum(loss - clamped_gap, 0.0)
+        dual = free_energy - free_gap
         old = latent.point
         if old is not None:
             worse = dual < old.dual
             dual = np.maximum(dual, old.dual)
+            upper[worse] = clamped_energy[worse] - old.dual[worse]
             lower = np.maximum(lower, old.lower)
             for new_layer, old_layer in zip(slacks, old.slacks, strict=True):
                 new_layer[worse] = old_layer[worse]
             mu = multipliers(network, slacks)
-        upper = clamped_energy - dual
-        latent.point = Point(clamped.z, clamped.r, slacks, mu, upper, dual, lower)
+        gaps = free_gaps + clamped_gaps
+        latent.point = Point(clamped.z, clamped.r, slacks, mu, upper, dual, lower, gaps)
         return latent.point
 
     def _energy(self, network: Network, latent: Latent, phase: Phase) -> Array:
@@ -383,4 +395,4 @@ def _unfinished(network: Network, phase: Phase, tol: float) -> Array:
     # Rounding of the activations alone leaves a gap of this size.
     rounding = _ROUNDING_ULPS * np.finfo(phase.z[0].dtype).eps
     size = energy(network, phase.z)
-    return gap > tol * energy(network, phase.r) + rounding**2 * size
+    return gap.sum(axis=0) > tol * energy(network, phase.r) + rounding**2 * size

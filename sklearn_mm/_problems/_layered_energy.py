@@ -17,9 +17,10 @@ the squared error ||y - f(x)||^2/2. The training loss of a row is
 
     g_k = r_{k-1} - gamma W_k' r_k         (the gradient over w_{k-1})
 
-with step length relaxation / (1 + gamma ||W_k||^2), and length 1 for the last hidden
-layer of the free phase, which no output pulls at. Any relaxation in (0, 2) decreases
-the energy. Residuals are affine in the activations: they are updated, not recomputed.
+with step length 2 / (2 + gamma ||W_k||^2), and length 1 for the last hidden layer of
+the free phase, which no output pulls at. The curvature of a layer's own terms has its
+eigenvalues in [1, L_k], L_k = 1 + gamma ||W_k||^2: of all lengths, 2 / (1 + L_k) shrinks
+the error most, and any below 2 / L_k decreases the energy. Residuals are affine in the activations: they are updated, not recomputed.
 
 **Dual energies.** In units of the residuals (multiplier lambda_k = w_{k-1} mu_k), the
 dual of either energy is
@@ -66,11 +67,10 @@ from itertools import pairwise
 
 import numpy as np
 
-# Step over 1/L_k. Of 1.2 to 1.9, the fewest passes on trained networks: 1.5 at feedback
-# 0.3, 1.8 at 1.0.
-_RELAXATION = 1.5
+# Largest step over 1/L_k, where 2 would no longer decrease the energy.
+_MAX_RELAXATION = 1.9
 # Norms of W_k by power iteration: a few steps from the vector of the last parameters.
-# An estimate too small by 1 - _RELAXATION / 2 would still leave the steps safe.
+# An estimate of the square too small by 1 - _MAX_RELAXATION / 2 leaves steps safe.
 _POWER_STEPS, _FIRST_POWER_STEPS = 1, 20
 
 
@@ -146,7 +146,8 @@ def prepare_sweeps(network, vectors, coordinate=False):
             vectors[k] = np.random.default_rng(k).normal(size=W.shape[1])
         n_steps = _FIRST_POWER_STEPS if first else _POWER_STEPS
         norm = spectral_norm(W, vectors[k], n_steps)
-        steps.append(_RELAXATION / (1.0 + network.feedback * norm**2))
+        largest = 1.0 + network.feedback * norm**2
+        steps.append(min(2.0 / (1.0 + largest), _MAX_RELAXATION / largest))
     gram = [W @ W.T for W in network.fast[1:]] if coordinate else None
     return replace(network, steps=steps, gram=gram)
 
@@ -277,20 +278,19 @@ def energy(network, r):
 
 
 def dual_point(network, z, r):
-    """Slacks and multipliers near the optimal ones, and the gap of every row."""
+    """Slacks and multipliers near the optimal ones, and the gap by layer and row."""
     n_hidden = network.n_hidden
     above = r[n_hidden] if len(r) > n_hidden else None
     slacks, mu = [None] * n_hidden, [None] * n_hidden
-    gap = np.zeros(len(z[0]))
+    gap = np.empty((n_hidden, len(z[0])))
     for k in reversed(range(n_hidden)):
         pull = _pull(network, above, k)
         miss = r[k] - pull if pull is not None else r[k].copy()
         s = slacks[k] = miss - z[k]
         np.maximum(s, np.zeros_like(s), out=s)
         miss -= s
-        gap += network.weights[k] * (
-            0.5 * row_products(miss, miss) + row_products(z[k], s)
-        )
+        gap[k] = 0.5 * row_products(miss, miss) + row_products(z[k], s)
+        gap[k] *= network.weights[k]
         above = mu[k] = s if pull is None else np.add(pull, s, out=pull)
     return slacks, mu, gap
 
