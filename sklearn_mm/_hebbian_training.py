@@ -16,7 +16,7 @@ from sklearn_mm._core._inference import (
     Persistent,
     accumulate_chunks,
 )
-from sklearn_mm._core._loop import BLOWN_UP, minimize, whole_batch
+from sklearn_mm._core._loop import BLOWN_UP, Status, minimize, whole_batch
 from sklearn_mm._core._protocols import ALL_ROWS, Memory
 from sklearn_mm._problems._contrastive import upper_after
 from sklearn_mm._problems._row_sources import LazyRows
@@ -107,7 +107,7 @@ class Trainer:
         memory = replace(
             Memory.start(self._upper(problem, theta, start)), iteration=updates
         )
-        return minimize(
+        result = minimize(
             problem,
             theta,
             inference=self.inference,
@@ -120,6 +120,18 @@ class Trainer:
             monitor=monitor,
             interruptible=True,
         )
+        if self._leapt(problem, result):
+            return replace(result, theta=result.sound, status=Status.DIVERGED)
+        return result
+
+    def _leapt(self, problem, result):
+        """Whether the last update, which no bound has seen yet, blew the loss up."""
+        theta, sound = result.theta, result.sound
+        if np.linalg.norm(theta - sound) <= np.linalg.norm(sound):
+            return False  # the rule
+        rows = np.arange(min(problem.n_samples, DEFAULT_CHUNK))
+        after, before = (self._upper(problem, at, rows) for at in (theta, sound))
+        return not after <= BLOWN_UP * max(before, result.memory.first_upper)
 
     def _full_batch(self, problem):
         """Constant memory, unless the baseline is asked for that keeps latents."""

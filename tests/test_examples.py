@@ -42,7 +42,9 @@ def run(script, *args, **environment):
 # What a script must have found; the others must have printed something.
 FINDINGS = {
     "quickstart.py": r"outliers found     200 of 200",
-    "which_criterion.py": r"fixed +fails on +(10|[6-9])(.*\n){2}regemm +fails on +[01] of",
+    "which_criterion.py": (
+        r"fixed +fails on +(10|[6-9])(.*\n){2}regemm +fails on +[01] of"
+    ),
     "grid_search.py": r"nonsense found: 8[5-8] of 88",
     "overview.py": r"slope 1\.[45]\d ",
 }

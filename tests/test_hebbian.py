@@ -419,3 +419,14 @@ def test_small_gaps_do_not_end_training(friedman, hidden):
     for batch_size in (100, None):
         model = regressor(hidden_layer_sizes=hidden, batch_size=batch_size)
         assert model.fit(X, y).n_iter_ == 5
+
+
+@pytest.mark.parametrize("batch_size", [None, 20])
+def test_a_last_update_into_nowhere_is_taken_back(batch_size):
+    X, y = make_friedman1(60, random_state=0)
+    model = ContrastiveHebbianRegressor(
+        (5, 4), learning_rate_init=1e200, max_iter=1, batch_size=batch_size
+    )
+    with pytest.warns(ConvergenceWarning, match="diverged within 1 epochs"):
+        model.fit(X, y)
+    assert np.isfinite(model.predict(X)).all()

@@ -42,6 +42,7 @@ class Result:
     n_iter: int
     status: Status
     memory: Memory
+    sound: Array  # the last theta whose bound is known not to have blown up
 
 
 def whole_batch() -> Iterable[Rows]:
@@ -69,11 +70,12 @@ def minimize(
     An epoch goes through ``batches()``; on each, latents are inferred as accurately as
     the criterion asks and theta is moved on the upper bound that they define
     (Algorithms 1 to 3 of the paper, and 4 with a restarting inference). With a `tol` of
-    None, the criterion is not asked when to stop. If `interruptible`, a KeyboardInterrupt ends the run with the last update that was
-    finished; before the first one it is raised, as it always is otherwise.
+    None, the criterion is not asked when to stop. If `interruptible`, a
+    KeyboardInterrupt ends the run with the last update that was finished; before the
+    first one it is raised, as it always is otherwise.
     """
     monitor = Monitor() if monitor is None else monitor
-    sound = theta  # the last one whose bound is known not to have blown up
+    sound = theta
     epoch = 0
     try:
         for epoch in range(max_iter):
@@ -82,7 +84,7 @@ def minimize(
             for rows in batches():
                 inferred = inference(problem, theta, rows, memory, step)
                 if not math.isfinite(inferred.trial.upper):
-                    return Result(sound, epoch + 1, Status.DIVERGED, memory)
+                    return Result(sound, epoch + 1, Status.DIVERGED, memory, sound)
                 if inferred.trial.upper <= BLOWN_UP * memory.first_upper:
                     sound = theta
                 moved = step(problem, theta, inferred)
@@ -94,13 +96,13 @@ def minimize(
                 theta = moved.theta
             history.end_epoch()
             if monitor.end(theta, history.last()):
-                return Result(theta, epoch + 1, Status.STOPPED, memory)
+                return Result(theta, epoch + 1, Status.STOPPED, memory, sound)
             if converged:
-                return Result(theta, epoch + 1, Status.CONVERGED, memory)
+                return Result(theta, epoch + 1, Status.CONVERGED, memory, sound)
             if memory.rejected > max_rejected:
-                return Result(theta, epoch + 1, Status.STALLED, memory)
+                return Result(theta, epoch + 1, Status.STALLED, memory, sound)
     except KeyboardInterrupt:
         if not (interruptible and len(history)):
             raise
-        return Result(theta, epoch, Status.INTERRUPTED, memory)
-    return Result(theta, max_iter, Status.MAX_ITER, memory)
+        return Result(theta, epoch, Status.INTERRUPTED, memory, sound)
+    return Result(theta, max_iter, Status.MAX_ITER, memory, sound)
