@@ -121,6 +121,7 @@ class Trainer:
             interruptible=True,
         )
         if self._leapt(problem, result):
+            monitor.take_back(result.theta, result.sound)
             return replace(result, theta=result.sound, status=Status.DIVERGED)
         return result
 
@@ -245,6 +246,11 @@ class EpochMonitor(FitMonitor):
         record["effort"] = float(np.mean(epoch["effort"]))
         self._judge(theta)
         return super().end(theta, record) or self.exhausted
+
+    def take_back(self, theta, sound):
+        """Forget a theta that was the best before its bound was known."""
+        if self.best_theta is theta:
+            self.best_theta = sound
 
     def blew_up(self, first_upper):
         """Whether the last epoch ended far above the start."""

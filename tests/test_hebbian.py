@@ -425,7 +425,7 @@ def test_small_gaps_do_not_end_training(friedman, hidden):
 def test_a_last_update_into_nowhere_is_taken_back(batch_size):
     X, y = make_friedman1(60, random_state=0)
     model = ContrastiveHebbianRegressor(
-        (5, 4), learning_rate_init=1e200, max_iter=1, batch_size=batch_size
+        (5, 4), learning_rate_init=1e200, alpha=0.0, max_iter=1, batch_size=batch_size
     )
     with pytest.warns(ConvergenceWarning, match="diverged within 1 epochs"):
         model.fit(X, y)

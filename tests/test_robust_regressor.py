@@ -863,3 +863,15 @@ def test_init_estimator_sees_the_weights_of_the_user(contaminated):
     weighted = make(init=init).fit(X, y, sample_weight=counts)
     repeated = make(init=init).fit(np.repeat(X, counts, axis=0), np.repeat(y, counts))
     assert_allclose(weighted.coef_, repeated.coef_, rtol=1e-8)
+
+
+@pytest.mark.parametrize(
+    ("X", "y"),
+    [
+        (1e-300 * np.arange(9.0)[:, None], 1e19 * np.arange(9.0)),
+        (np.arange(9, dtype=np.float32)[:, None], 1e40 * np.arange(9.0)),
+    ],
+)
+def test_coefficients_that_no_float_can_hold_are_refused(X, y):
+    with pytest.raises(ValueError, match=r"too large for float.*comparable units"):
+        HalfQuadraticRobustRegressor().fit(X, y)

@@ -156,10 +156,16 @@ class DataUnits:
     def fitted(self, model: LinearResidual, theta: Array, dtype: Any) -> dict[str, Any]:
         """Fitted attributes of a theta, in the units and the precision of the data."""
         coef, intercept = model.unpack(theta)
-        if self.columns is not None:
-            coef = coef / self.columns[:, None]
-        coef = (coef * self.scale).T.astype(dtype)
-        intercept = (intercept * self.scale + self.centre).astype(dtype)
+        with np.errstate(over="ignore", invalid="ignore"):
+            if self.columns is not None:
+                coef = coef / self.columns[:, None]
+            coef = (coef * self.scale).T.astype(dtype)
+            intercept = (intercept * self.scale + self.centre).astype(dtype)
+        if not (np.isfinite(coef).all() and np.isfinite(intercept).all()):
+            raise ValueError(
+                f"The coefficients are too large for {np.dtype(dtype)}. Bring X and y "
+                "to comparable units, e.g. with StandardScaler."
+            )
         if self.flat:
             return {"coef_": coef[0], "intercept_": intercept[0]}
         return {"coef_": coef, "intercept_": intercept}
