@@ -17,6 +17,7 @@ from sklearn.preprocessing import StandardScaler
 
 from sklearn_mm import ContrastiveHebbianClassifier, ContrastiveHebbianRegressor
 from sklearn_mm._hebbian import project_to_simplex
+from sklearn_mm._core._protocols import Bounds, Memory, Trial
 from sklearn_mm._hebbian_training import feedback_weight
 from sklearn_mm.criteria import Fixed, RelaxedGeneralized, SufficientDescent
 
@@ -419,3 +420,16 @@ def test_small_gaps_do_not_end_training(friedman, hidden):
     for batch_size in (100, None):
         model = regressor(hidden_layer_sizes=hidden, batch_size=batch_size)
         assert model.fit(X, y).n_iter_ == 5
+
+
+def test_tiny_gaps_are_closed_where_they_spoil_the_gradient():
+    memory = Memory.start(1.0)
+
+    def attainable(gap_curvature, decrease):
+        bounds = Bounds(1.0, 1.0 - 1e-13, np.ones(2), gap_curvature)
+        trial = Trial(bounds, 4.0, _known_decrease=decrease)
+        return SufficientDescent().attainable(trial, memory)
+
+    assert attainable(1.0, 1e-14)
+    assert not attainable(0.0, 1e-14)  # nothing but rounding is left
+    assert not attainable(1.0, 0.0)  # no step is possible

@@ -19,8 +19,9 @@ the squared error ||y - f(x)||^2/2. The training loss of a row is
 
 with step length 2 / (2 + gamma ||W_k||^2), and length 1 for the last hidden layer of
 the free phase, which no output pulls at. The curvature of a layer's own terms has its
-eigenvalues in [1, L_k], L_k = 1 + gamma ||W_k||^2: of all lengths, 2 / (1 + L_k) shrinks
-the error most, and any below 2 / L_k decreases the energy. Residuals are affine in the activations: they are updated, not recomputed.
+eigenvalues in [1, L_k], L_k = 1 + gamma ||W_k||^2: of all lengths, 2 / (1 + L_k)
+shrinks the error most, and any below 2 / L_k decreases the energy. Residuals are affine
+in the activations: they are updated, not recomputed.
 
 **Dual energies.** In units of the residuals (multiplier lambda_k = w_{k-1} mu_k), the
 dual of either energy is
