@@ -16,8 +16,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from sklearn_mm import ContrastiveHebbianClassifier, ContrastiveHebbianRegressor
-from sklearn_mm._hebbian import project_to_simplex
 from sklearn_mm._core._protocols import Bounds, Memory, Trial
+from sklearn_mm._hebbian import project_to_simplex
 from sklearn_mm._hebbian_training import feedback_weight
 from sklearn_mm.criteria import Fixed, RelaxedGeneralized, SufficientDescent
 
