@@ -166,6 +166,15 @@ class SufficientDescent(Criterion):
         """Eq. 16 of the paper, with the step's own decrease on the right."""
         return trial.gap <= self.rho_at(memory.iteration) * trial.decrease
 
+    def attainable(self, trial: Trial, memory: Memory) -> bool:
+        """Whether the gap is more than rounding, by itself or in the gradient.
+
+        Where the curvature is large, a gap that is nothing beside J still spoils the
+        gradient.
+        """
+        spoils = trial.bounds.gap_curvature > 0.0 and trial.decrease > 0.0
+        return spoils or super().attainable(trial, memory)
+
     def excessive(self, trial: Trial, memory: Memory) -> bool:
         """The gap is well below what is allowed."""
         allowed = self._window * self.rho_at(memory.iteration)

@@ -16,6 +16,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from sklearn_mm import ContrastiveHebbianClassifier, ContrastiveHebbianRegressor
+from sklearn_mm._core._protocols import Bounds, Memory, Trial
 from sklearn_mm._hebbian import project_to_simplex
 from sklearn_mm._hebbian_training import feedback_weight
 from sklearn_mm.criteria import Fixed, RelaxedGeneralized, SufficientDescent
@@ -430,3 +431,16 @@ def test_a_last_update_into_nowhere_is_taken_back(batch_size):
     with pytest.warns(ConvergenceWarning, match="diverged within 1 epochs"):
         model.fit(X, y)
     assert np.isfinite(model.predict(X)).all()
+
+
+def test_tiny_gaps_are_closed_where_they_spoil_the_gradient():
+    memory = Memory.start(1.0)
+
+    def attainable(gap_curvature, decrease):
+        bounds = Bounds(1.0, 1.0 - 1e-13, np.ones(2), gap_curvature)
+        trial = Trial(bounds, 4.0, _known_decrease=decrease)
+        return SufficientDescent().attainable(trial, memory)
+
+    assert attainable(1.0, 1e-14)
+    assert not attainable(0.0, 1e-14)  # nothing but rounding is left
+    assert not attainable(1.0, 0.0)  # no step is possible
