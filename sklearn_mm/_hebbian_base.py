@@ -20,6 +20,7 @@ from sklearn_mm._base import (
     CRITERION_METHODS,
     CallbackSupportMixin,
     DocumentedMixin,
+    PersistentMixin,
     keep_state_on_error,
     resolve_criterion,
     warn_unless_converged,
@@ -60,7 +61,11 @@ def supports_partial_fit(estimator):
 
 
 class BaseContrastiveHebbian(
-    DocumentedMixin, CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta
+    DocumentedMixin,
+    PersistentMixin,
+    CallbackSupportMixin,
+    BaseEstimator,
+    metaclass=ABCMeta,
 ):
     """Everything but the meaning of targets."""
 
@@ -275,9 +280,8 @@ class BaseContrastiveHebbian(
             X, Y, weight, validate = self._hold_out(X, Y, weight, sizes, random_state)
         problem = self._problem(X, Y, weight, sizes)
         dtype = X.dtype
-        trainer = getattr(self, "_trainer", None) if incremental else None
-        if trainer is None:
-            trainer = Trainer(self, criterion, batch_size)
+        memory = getattr(self, "_memory", None) if incremental else None
+        trainer = Trainer(self, criterion, batch_size, memory)
         max_iter = 1 if incremental else self.max_iter
         monitor = EpochMonitor(
             history=History(),
@@ -301,9 +305,7 @@ class BaseContrastiveHebbian(
             theta = monitor.best_theta if monitor.best_theta is not None else theta
         monitor.finish(theta)
         self._record(theta, sizes, dtype, monitor, result, fresh, incremental)
-        if incremental:
-            trainer.estimator = self
-            self._trainer = trainer
+        self._memory = trainer.memory() if incremental else None
         self._warn(result, monitor, incremental, diverged)
         return self
 

@@ -32,6 +32,7 @@ from sklearn_mm._base import (
     CallbackSupportMixin,
     DocumentedMixin,
     FitMonitor,
+    PersistentMixin,
     keep_state_on_error,
     resolve_criterion,
     unit_weights,
@@ -80,6 +81,7 @@ _INLIER_SCALES = 3.0
 
 class HalfQuadraticRobustRegressor(
     DocumentedMixin,
+    PersistentMixin,
     CallbackSupportMixin,
     MultiOutputMixin,
     RegressorMixin,
