@@ -2,7 +2,7 @@
 
 Fitted estimators can be kept with pickle, joblib, cloudpickle or skops; predictions are
 the same to the last bit. A file says which version of the package has written it, and
-another version warns (`sklearn.exceptions.InconsistentVersionWarning`) when it reads it.
+another version that reads it warns (`sklearn.exceptions.InconsistentVersionWarning`).
 skops runs no code from the file; to be trusted are this package's own types, and those
 of your own kernels and criteria::
 

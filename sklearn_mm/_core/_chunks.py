@@ -24,6 +24,7 @@ from typing import Any, TypeVar
 
 from joblib import effective_n_jobs
 from sklearn.utils.parallel import Parallel, _get_threadpool_controller, delayed
+from threadpoolctl import OpenBLASController
 
 Value = TypeVar("Value")
 
@@ -113,7 +114,8 @@ def one_blas_thread() -> Iterator[None]:
     """Limit BLAS to one thread while any thread of this process is inside.
 
     The limit belongs to the process: the first to enter sets it and the last to leave
-    lifts it, so that tasks side by side do not lift it for one another.
+    lifts it, so that tasks side by side do not lift it for one another. (With
+    threadpoolctl >= 3.8, a limit that another thread of the user's holds stays.)
     """
     users = _BlasUsers
     with users.lock:
@@ -127,4 +129,17 @@ def one_blas_thread() -> Iterator[None]:
         with users.lock:
             users.number -= 1
             if users.number == 0:
+                _release_openblas()
                 users.limiter.restore_original_limits()
+                _release_openblas()
+
+
+def _release_openblas() -> None:
+    """Let any thread change the limit of OpenBLAS.
+
+    threadpoolctl >= 3.8 listens to one thread alone, the first one, and silently
+    ignores others until it is told that this one is done.
+    """
+    release = getattr(OpenBLASController, "clear_controlling_thread", None)
+    if release is not None:
+        release(force=True)
