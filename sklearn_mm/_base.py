@@ -85,11 +85,6 @@ def resolve_criterion(criterion, *, eta, eta_prime, rho, fixed_effort, rho_power
             f"{criterion.__name__}; pass {criterion.__name__}() instead."
         )
     if criterion == "regemm":
-        if not eta < eta_prime:
-            raise ValueError(
-                f"eta_prime must be greater than eta, got eta_prime={eta_prime} and "
-                f"eta={eta}."
-            )
         return RelaxedGeneralized(eta, eta_prime)
     if criterion == "sudemm":
         return SufficientDescent(rho, rho_power)
