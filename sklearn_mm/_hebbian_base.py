@@ -236,7 +236,9 @@ class BaseContrastiveHebbian(
             They enclose the mean contrastive loss over rows, without penalty and with
             targets in the units that the network is trained in (standardised ones for
             a regressor). Inference goes on until they agree to `inference_tol`, or
-            for `max_passes`.
+            for `max_passes`. They are computed in float64 whatever the data, and hold
+            but for rounding: some 1e-16 times the squares of activations, which count
+            ``feedback ** -n_hidden_layers`` times in the first layer.
         """
         check_is_fitted(self)
         X, Y, weight = self._validate_targets(X, y, sample_weight, reset=False)
