@@ -225,6 +225,9 @@ class HalfQuadraticRobustRegressor(
     stopping rule holds to a relative 1e-2 (for "regemm" and "sudemm", once the bounds
     agree so far), the remaining iterations use exact weights, whatever the criterion.
 
+    float32 data are summed in float64: of the fit, only `coef_` and `intercept_` are
+    rounded to float32.
+
     With several outputs, a row has one weight, which depends on the norm of its
     residual vector: bring outputs to comparable units first.
 
