@@ -1,15 +1,22 @@
 """The same seed gives the same bits: with any workers, threads and global state."""
 
 import threading
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+import sklearn
 import threadpoolctl
 from estimator_modes import MODES, assert_same, data_for, fit, results
 
 from sklearn_mm import robust_least_squares
-from sklearn_mm._core._chunks import _release_openblas, one_blas_thread
+from sklearn_mm._core._chunks import (
+    _release_openblas,
+    map_chunks,
+    map_rows,
+    one_blas_thread,
+)
 from sklearn_mm.kernels import KERNELS, _tuning_constant
 
 # Filters of warnings belong to the process: threads cannot set and reset their own.
@@ -120,6 +127,27 @@ def test_tuning_constants_from_threads():
         lambda _: {name: KERNELS[name].tuning_constant(3) for name in KERNELS}, range(8)
     )
     assert all(constants == expected for constants in found)
+
+
+def test_workers_leave_the_filters_of_warnings_alone(monkeypatch):
+    calls = []
+    monkeypatch.setattr(warnings, "resetwarnings", lambda: calls.append("reset"))
+    for name in ("robust regemm", "ContrastiveHebbianRegressor gd"):
+        fit(MODES[name], n_jobs=2)
+    assert calls == []
+
+
+@pytest.mark.parametrize("n_jobs", [1, 2])
+def test_workers_have_the_configuration_of_their_caller(n_jobs):
+    def seen(rows):
+        return sklearn.get_config()["assume_finite"]
+
+    chunks = [slice(i, i + 1) for i in range(6)]
+    for value in (True, False):
+        with sklearn.config_context(assume_finite=value):
+            assert list(map_chunks(seen, chunks, n_jobs)) == [value] * 6
+            rows = map_rows(seen, np.zeros((6, 1)), chunks, n_jobs)
+            assert list(rows) == [value] * 6
 
 
 def blas_threads():
