@@ -1,4 +1,17 @@
-"""Truncated inference for models with latent variables, in scikit-learn's manner."""
+"""Truncated inference for models with latent variables, in scikit-learn's manner.
+
+Fitted estimators can be kept with pickle, joblib, cloudpickle or skops; predictions are
+the same to the last bit. A file says which version of the package has written it, and
+another version that reads it warns (`sklearn.exceptions.InconsistentVersionWarning`).
+skops runs no code from the file; to be trusted are this package's own types, and those
+of your own kernels and criteria::
+
+    import skops.io
+    skops.io.dump(model, "model.skops")
+    types = skops.io.get_untrusted_types(file="model.skops")
+    assert all(name.startswith("sklearn_mm.") for name in types)
+    model = skops.io.load("model.skops", trusted=types)
+"""
 
 from sklearn_mm import criteria, kernels
 from sklearn_mm._convergence_display import ConvergenceDisplay

@@ -7,9 +7,11 @@ import time
 import warnings
 
 import numpy as np
-from sklearn.exceptions import ConvergenceWarning
+from sklearn.exceptions import ConvergenceWarning, InconsistentVersionWarning
+from sklearn.utils import Bunch
 from sklearn.utils.validation import _check_sample_weight
 
+import sklearn_mm  # for the version, which is set after this module is imported
 from sklearn_mm._core._loop import Status
 from sklearn_mm._core._protocols import Monitor
 from sklearn_mm.criteria import Fixed, Joint, RelaxedGeneralized, SufficientDescent
@@ -33,6 +35,38 @@ class DocumentedMixin:
     _doc_link_template = "#{estimator_name}"
 
 
+class PersistentMixin:
+    """Pickles with the version of the package, and a warning where it is another one.
+
+    scikit-learn does so for its own estimators. The record of the run, a `Bunch`, is
+    written as a dictionary: safe formats then meet types of this package only.
+    """
+
+    def __getstate__(self):
+        state = {**super().__getstate__(), _VERSION_KEY: sklearn_mm.__version__}
+        if isinstance(state.get("history_"), Bunch):
+            state["history_"] = dict(state["history_"])
+        return state
+
+    def __setstate__(self, state):
+        state = dict(state)
+        written = state.pop(_VERSION_KEY, "unknown")
+        if written != sklearn_mm.__version__:
+            warnings.warn(
+                InconsistentVersionWarning(
+                    estimator_name=f"{type(self).__name__} of sklearn_mm",
+                    current_sklearn_version=sklearn_mm.__version__,
+                    original_sklearn_version=written,
+                ),
+                stacklevel=2,
+            )
+        if isinstance(state.get("history_"), dict):
+            state["history_"] = Bunch(**state["history_"])
+        super().__setstate__(state)
+
+
+_VERSION_KEY = "_sklearn_mm_version"
+
 CRITERIA = ("fixed", "regemm", "sudemm")
 CRITERION_METHODS = (
     "satisfied",
@@ -51,11 +85,6 @@ def resolve_criterion(criterion, *, eta, eta_prime, rho, fixed_effort, rho_power
             f"{criterion.__name__}; pass {criterion.__name__}() instead."
         )
     if criterion == "regemm":
-        if not eta < eta_prime:
-            raise ValueError(
-                f"eta_prime must be greater than eta, got eta_prime={eta_prime} and "
-                f"eta={eta}."
-            )
         return RelaxedGeneralized(eta, eta_prime)
     if criterion == "sudemm":
         return SufficientDescent(rho, rho_power)

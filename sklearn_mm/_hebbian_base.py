@@ -20,6 +20,7 @@ from sklearn_mm._base import (
     CRITERION_METHODS,
     CallbackSupportMixin,
     DocumentedMixin,
+    PersistentMixin,
     keep_state_on_error,
     resolve_criterion,
     warn_unless_converged,
@@ -61,7 +62,11 @@ def supports_partial_fit(estimator):
 
 
 class BaseContrastiveHebbian(
-    DocumentedMixin, CallbackSupportMixin, BaseEstimator, metaclass=ABCMeta
+    DocumentedMixin,
+    PersistentMixin,
+    CallbackSupportMixin,
+    BaseEstimator,
+    metaclass=ABCMeta,
 ):
     """Everything but the meaning of targets."""
 
@@ -232,7 +237,9 @@ class BaseContrastiveHebbian(
             They enclose the mean contrastive loss over rows, without penalty and with
             targets in the units that the network is trained in (standardised ones for
             a regressor). Inference goes on until they agree to `inference_tol`, or
-            for `max_passes`.
+            for `max_passes`. They are computed in float64 whatever the data, and hold
+            but for rounding: some 1e-16 times the squares of activations, which count
+            ``feedback ** -n_hidden_layers`` times in the first layer.
         """
         check_is_fitted(self)
         X, Y, weight = self._validate_targets(X, y, sample_weight, reset=False)
@@ -276,9 +283,8 @@ class BaseContrastiveHebbian(
             X, Y, weight, validate = self._hold_out(X, Y, weight, sizes, random_state)
         problem = self._problem(X, Y, weight, sizes)
         dtype = X.dtype
-        trainer = getattr(self, "_trainer", None) if incremental else None
-        if trainer is None:
-            trainer = Trainer(self, criterion, batch_size)
+        memory = getattr(self, "_memory", None) if incremental else None
+        trainer = Trainer(self, criterion, batch_size, memory)
         max_iter = 1 if incremental else self.max_iter
         monitor = EpochMonitor(
             history=History(),
@@ -302,9 +308,7 @@ class BaseContrastiveHebbian(
             theta = monitor.best_theta if monitor.best_theta is not None else theta
         monitor.finish(theta)
         self._record(theta, sizes, dtype, monitor, result, fresh, incremental)
-        if incremental:
-            trainer.estimator = self
-            self._trainer = trainer
+        self._memory = trainer.memory() if incremental else None
         self._warn(result, monitor, incremental, diverged)
         return self
 

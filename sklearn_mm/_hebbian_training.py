@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 from itertools import pairwise
 
@@ -71,15 +72,33 @@ def initial_theta(sizes, random_state):
 class Trainer:
     """The roles of the core, put together from an estimator's parameters.
 
-    It lives as long as its step's and its inference's memory: for one `fit`, or over
-    all calls of `partial_fit`.
+    Parameters
+    ----------
+    estimator : estimator
+        The one being fitted.
+    criterion : Criterion
+        Its criterion.
+    batch_size : int or None
+        Rows of a mini-batch; None for full batches.
+    memory : tuple or None
+        `memory()` of the previous call of `partial_fit`, which is left as it is: the
+        call may fail.
     """
 
-    def __init__(self, estimator, criterion, batch_size):
+    def __init__(self, estimator, criterion, batch_size, memory=None):
         self.estimator = estimator
         self.criterion = criterion
-        self.batch_size = batch_size  # None: full batch
-        self.inference = self.step = None
+        self.batch_size = batch_size
+        self.step, self.inference = copy.deepcopy(memory) or (None, None)
+
+    def memory(self):
+        """What the next call of `partial_fit` goes on from: step and inference.
+
+        Criteria are the user's and not remembered; full batches learn no effort.
+        """
+        if self.batch_size is None:
+            return self.step, None
+        return self.step, replace(self.inference, criterion=None)
 
     def run(self, problem, theta, monitor, random_state, max_iter):
         """Run `max_iter` epochs at most."""
@@ -93,12 +112,14 @@ class Trainer:
             batches, start = whole_batch, ALL_ROWS
         else:
             if self.inference is None:
-                self.inference = Continuation(
-                    self.criterion,
-                    effort=min(_FIRST_PASSES, est.max_passes),
-                    min_effort=min(_MIN_PASSES, est.max_passes),
-                    max_effort=est.max_passes,
-                )
+                self.inference = Continuation(self.criterion, effort=_FIRST_PASSES)
+            self.inference = replace(
+                self.inference,
+                criterion=self.criterion,
+                min_effort=min(_MIN_PASSES, est.max_passes),
+                max_effort=est.max_passes,
+            )
+            if self.step is None:
                 self.step = self._stochastic_step()
             # Nor do bounds of mini-batches tell.
             batches, tol = self._batches(problem, random_state), None

@@ -32,6 +32,7 @@ from sklearn_mm._base import (
     CallbackSupportMixin,
     DocumentedMixin,
     FitMonitor,
+    PersistentMixin,
     keep_state_on_error,
     resolve_criterion,
     unit_weights,
@@ -80,6 +81,7 @@ _INLIER_SCALES = 3.0
 
 class HalfQuadraticRobustRegressor(
     DocumentedMixin,
+    PersistentMixin,
     CallbackSupportMixin,
     MultiOutputMixin,
     RegressorMixin,
@@ -222,6 +224,9 @@ class HalfQuadraticRobustRegressor(
     sequence ``upper_bound`` never increases as long as that criterion runs. Once its
     stopping rule holds to a relative 1e-2 (for "regemm" and "sudemm", once the bounds
     agree so far), the remaining iterations use exact weights, whatever the criterion.
+
+    float32 data are summed in float64: of the fit, only `coef_` and `intercept_` are
+    rounded to float32.
 
     With several outputs, a row has one weight, which depends on the norm of its
     residual vector: bring outputs to comparable units first.

@@ -25,7 +25,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from numbers import Integral, Real
+from typing import Any, ClassVar
 
 from sklearn_mm._core._protocols import Memory, Moved, Trial
 
@@ -41,6 +42,15 @@ __all__ = [
 # An objective this far below the start's is zero to rounding: relative tolerances on
 # it would never be met when the model can fit the data exactly.
 _ZERO = 1e-12
+
+
+def _check(criterion: Criterion, name: str, kind: Any, sound: Any, wanted: str) -> None:
+    """Raise a ValueError unless an attribute is of a kind and passes a test."""
+    value = getattr(criterion, name)
+    # A nan passes no test.
+    if not (isinstance(value, kind) and sound(value)):
+        owner = type(criterion).__name__
+        raise ValueError(f"{owner}: {name} must be {wanted}, got {value!r}.")
 
 
 @dataclass(frozen=True)
@@ -103,7 +113,7 @@ class RelaxedGeneralized(Criterion):
 
     eta_prime : float, default=0.75
         Fraction that the bound should not exceed where inference can be loosened, in
-        (eta, 1): meeting the criterion without surpassing it much is what makes
+        (eta, 1]: meeting the criterion without surpassing it much is what makes
         ReGeMM find better minima of non-convex objectives.
     """
 
@@ -111,6 +121,11 @@ class RelaxedGeneralized(Criterion):
 
     eta: float = 0.5
     eta_prime: float = 0.75
+
+    def __post_init__(self) -> None:
+        _check(self, "eta", Real, lambda eta: 0 < eta < 1, "a number in (0, 1)")
+        wanted = f"a number in (eta, 1] with eta={self.eta!r}"
+        _check(self, "eta_prime", Real, lambda end: self.eta < end <= 1, wanted)
 
     def satisfied(self, trial: Trial, memory: Memory) -> bool:
         """Eq. 11 of the paper.
@@ -148,7 +163,7 @@ class SufficientDescent(Criterion):
     Parameters
     ----------
     rho : float, default=0.5
-        The fraction, in (0, 1).
+        The fraction, positive. The proofs need it below one.
 
     power_t : float, default=0.0
         In round t the fraction is ``rho / t**power_t``. The stochastic method's proof
@@ -157,6 +172,12 @@ class SufficientDescent(Criterion):
 
     rho: float = 0.5
     power_t: float = 0.0
+
+    def __post_init__(self) -> None:
+        wanted = "a positive, finite number"
+        _check(self, "rho", Real, lambda rho: 0 < rho < math.inf, wanted)
+        wanted = "a non-negative, finite number"
+        _check(self, "power_t", Real, lambda power: 0 <= power < math.inf, wanted)
 
     # Where inference can be loosened, "the largest gap allowed" is found to this
     # fraction.
@@ -206,6 +227,11 @@ class Fixed(Criterion):
 
     effort: float | None = None
 
+    def __post_init__(self) -> None:
+        if self.effort is not None:
+            wanted = "None or a non-negative number"
+            _check(self, "effort", Real, lambda effort: effort >= 0, wanted)
+
     def satisfied(self, trial: Trial, memory: Memory) -> bool:
         """Always."""
         return True
@@ -233,6 +259,10 @@ class Graduated(Criterion):
 
     n_levels: int = 5
     n_iter_per_level: int = 4
+
+    def __post_init__(self) -> None:
+        _check(self, "n_levels", Integral, lambda n: n >= 0, "an integer >= 0")
+        _check(self, "n_iter_per_level", Integral, lambda n: n >= 1, "an integer >= 1")
 
     def satisfied(self, trial: Trial, memory: Memory) -> bool:
         """Always: the schedule does not look at the bounds."""

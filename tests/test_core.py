@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
+from sklearn_mm import HalfQuadraticRobustRegressor
 from sklearn_mm._core._chunks import map_chunks, row_chunks
 from sklearn_mm._core._history import History
 from sklearn_mm._core._inference import (
@@ -329,6 +330,54 @@ class TestCriteria:
         moved = Moved(np.zeros(1), change=0.0)
         assert not criterion.converged(None, moved, Memory(1.0, 1.0, 5), 1e-3)
         assert criterion.converged(None, moved, Memory(1.0, 1.0, 6), 1e-3)
+
+    @pytest.mark.parametrize(
+        ("cls", "params", "name"),
+        [
+            (RelaxedGeneralized, {"eta": 5}, "eta"),
+            (RelaxedGeneralized, {"eta": 0.0}, "eta"),
+            (RelaxedGeneralized, {"eta": 1.0}, "eta"),
+            (RelaxedGeneralized, {"eta": np.nan}, "eta"),
+            (RelaxedGeneralized, {"eta": "half"}, "eta"),
+            (RelaxedGeneralized, {"eta": 0.5, "eta_prime": 0.5}, "eta_prime"),
+            (RelaxedGeneralized, {"eta_prime": 1.1}, "eta_prime"),
+            (SufficientDescent, {"rho": -1}, "rho"),
+            (SufficientDescent, {"rho": 0.0}, "rho"),
+            (SufficientDescent, {"rho": np.inf}, "rho"),
+            (SufficientDescent, {"power_t": -0.5}, "power_t"),
+            (SufficientDescent, {"power_t": None}, "power_t"),
+            (Fixed, {"effort": -1}, "effort"),
+            (Fixed, {"effort": np.nan}, "effort"),
+            (Fixed, {"effort": "all"}, "effort"),
+            (Graduated, {"n_iter_per_level": 0}, "n_iter_per_level"),
+            (Graduated, {"n_iter_per_level": 2.0}, "n_iter_per_level"),
+            (Graduated, {"n_levels": -1}, "n_levels"),
+        ],
+    )
+    def test_parameters_are_checked(self, cls, params, name):
+        value = params[name]
+        with pytest.raises(ValueError, match=f"{cls.__name__}: {name} must be") as told:
+            cls(**params)
+        assert str(told.value).endswith(f"got {value!r}.")
+
+    def test_ends_of_the_ranges(self):
+        RelaxedGeneralized(np.float32(0.5), 1.0)
+        SufficientDescent(2, 0)
+        Fixed(0)
+        Fixed(np.inf)
+        Graduated(np.int64(0), np.int64(1))
+
+    @pytest.mark.parametrize("effort", [-0.5, 1.5, 8.0])
+    def test_half_quadratic_effort_is_checked_when_used(self, effort):
+        class Prescribing(Fixed):
+            def prescribe(self, memory):
+                return effort
+
+        model = HalfQuadraticRobustRegressor(criterion=Prescribing(), init="ols")
+        X = np.arange(12.0).reshape(6, 2) % 5
+        with pytest.raises(ValueError, match=r"Prescribing prescribes.* in \[0, 1\]"):
+            model.fit(X, X[:, 0])
+        assert not hasattr(model, "coef_")
 
 
 class TestChunks:

@@ -336,7 +336,9 @@ def test_classifier_refuses_other_targets(iris):
 
 def test_classifier_partial_fit(iris):
     X, y = iris
-    model = ContrastiveHebbianClassifier((8,), learning_rate_init=0.01, random_state=0)
+    model = ContrastiveHebbianClassifier(
+        (8,), learning_rate_init=0.01, batch_size=60, random_state=0
+    )
     model.partial_fit(X[:60], y[:60], classes=[0, 1, 2])
     for _ in range(80):
         model.partial_fit(X, y)

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
+from scipy.integrate import trapezoid
 from scipy.optimize import minimize_scalar
 from scipy.stats import chi
 
@@ -139,8 +140,8 @@ def test_tuning_constant_gives_its_efficiency(name, d):
     density = chi.pdf(t, d)
     omega = kernel.weight(np.square(t / c))
     slope = np.gradient(omega, t)
-    mean_derivative = np.trapezoid((omega + t * slope / d) * density, t)
-    variance = np.trapezoid(np.square(t * omega) * density, t) / d
+    mean_derivative = trapezoid((omega + t * slope / d) * density, t)
+    variance = trapezoid(np.square(t * omega) * density, t) / d
     assert_allclose(mean_derivative**2 / variance, 0.9, atol=1e-4)
 
 

@@ -479,7 +479,7 @@ def test_own_criterion_and_kernel():
         ({"kernel": "nope"}, "'kernel' parameter"),
         ({"criterion": "nope"}, "'criterion' parameter"),
         ({"tau": 0.0}, "'tau' parameter"),
-        ({"eta": 0.8, "eta_prime": 0.6}, "eta_prime must be greater than eta"),
+        ({"eta": 0.8, "eta_prime": 0.6}, r"eta_prime must be a number in \(eta, 1\]"),
         ({"criterion": "joint", "kernel": "huber"}, "smooth at u = 1"),
         ({"criterion": "joint", "kernel": "quadratic"}, "smooth at u = 1"),
         ({"max_nfev": 0}, "'max_nfev' parameter"),

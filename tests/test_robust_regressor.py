@@ -610,7 +610,7 @@ def test_callback_errors_tear_down_and_restore(contaminated):
         ({"init": "zeros"}, "'init' parameter"),
         ({"eta": 0.0}, "'eta' parameter"),
         ({"eta_prime": 1.0}, "'eta_prime' parameter"),
-        ({"eta": 0.8, "eta_prime": 0.7}, "eta_prime must be greater than eta"),
+        ({"eta": 0.8, "eta_prime": 0.7}, r"eta_prime must be a number in \(eta, 1\]"),
         ({"rho": 1.0}, "'rho' parameter"),
         ({"max_iter": 0}, "'max_iter' parameter"),
         ({"tol": -1e-3}, "'tol' parameter"),

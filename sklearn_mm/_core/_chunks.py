@@ -18,12 +18,14 @@ Two maps, for two kinds of data:
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from joblib import effective_n_jobs
-from sklearn.utils.parallel import Parallel, _get_threadpool_controller, delayed
+from joblib import Parallel, delayed, effective_n_jobs
+from sklearn import config_context, get_config
+from sklearn.utils.parallel import _get_threadpool_controller
+from threadpoolctl import OpenBLASController
 
 Value = TypeVar("Value")
 
@@ -50,8 +52,9 @@ def map_chunks(
         if effective_n_jobs(n_jobs) == 1:
             yield from map(function, chunks)
         else:
-            parallel = _parallel(n_jobs, require="sharedmem")
-            yield from parallel(delayed(function)(chunk) for chunk in chunks)
+            yield from _parallel(
+                function, ((chunk,) for chunk in chunks), n_jobs, require="sharedmem"
+            )
 
 
 def map_rows(
@@ -81,18 +84,36 @@ def map_rows(
             return
         # Rows that are read on demand are read by the worker.
         part = getattr(X, "part", X.__getitem__)
-        yield from _parallel(n_jobs, prefer="threads")(
-            delayed(call_on_part)(function, part(chunk), *arguments(chunk))
-            for chunk in chunks
-        )
+        tasks = ((function, part(chunk), *arguments(chunk)) for chunk in chunks)
+        yield from _parallel(call_on_part, tasks, n_jobs, prefer="threads")
 
 
-def _parallel(n_jobs: int | None, **hints: str) -> Parallel:
-    """Results as they come where the engine can do that, and all at once otherwise."""
+def _parallel(
+    function: Callable[..., Value],
+    tasks: Iterable[tuple[Any, ...]],
+    n_jobs: int | None,
+    **hints: str,
+) -> Iterator[Value]:
+    """Values of a function, by joblib's workers.
+
+    `sklearn.utils.parallel` would hand the filters of warnings to the workers as well.
+    They belong to the process, and threads that set and reset them side by side can
+    leave it without any.
+    """
     try:
-        return Parallel(n_jobs=n_jobs, return_as="generator", **hints)
-    except ValueError:
-        return Parallel(n_jobs=n_jobs, **hints)
+        parallel = Parallel(n_jobs=n_jobs, return_as="generator", **hints)
+    except ValueError:  # an engine that returns everything at once
+        parallel = Parallel(n_jobs=n_jobs, **hints)
+    config = get_config()
+    yield from parallel(delayed(_configured)(config, function, *task) for task in tasks)
+
+
+def _configured(
+    config: dict[str, Any], function: Callable[..., Value], *arguments: Any
+) -> Value:
+    """One task, with the configuration of scikit-learn that its caller has."""
+    with config_context(**config):
+        return function(*arguments)
 
 
 def call_on_part(function: Callable[..., Value], part: Any, *arguments: Any) -> Value:
@@ -113,7 +134,8 @@ def one_blas_thread() -> Iterator[None]:
     """Limit BLAS to one thread while any thread of this process is inside.
 
     The limit belongs to the process: the first to enter sets it and the last to leave
-    lifts it, so that tasks side by side do not lift it for one another.
+    lifts it, so that tasks side by side do not lift it for one another. (With
+    threadpoolctl >= 3.8, a limit that another thread of the user's holds stays.)
     """
     users, entered = _BlasUsers, False
     try:  # an interrupt may come at any time
@@ -128,5 +150,18 @@ def one_blas_thread() -> Iterator[None]:
         with users.lock:
             users.number -= entered
             if users.number == 0 and users.limiter is not None:
+                _release_openblas()
                 users.limiter.restore_original_limits()
+                _release_openblas()
                 users.limiter = None
+
+
+def _release_openblas() -> None:
+    """Let any thread change the limit of OpenBLAS.
+
+    threadpoolctl >= 3.8 listens to one thread alone, the first one, and silently
+    ignores others until it is told that this one is done.
+    """
+    release = getattr(OpenBLASController, "clear_controlling_thread", None)
+    if release is not None:
+        release(force=True)

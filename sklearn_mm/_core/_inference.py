@@ -86,6 +86,12 @@ class EffortBisection:
         step: Step,
     ) -> Inferred:
         prescribed = self.criterion.prescribe(memory)
+        if prescribed is not None and not 0.0 <= prescribed <= 1.0:
+            raise ValueError(
+                f"{type(self.criterion).__name__} prescribes an effort of "
+                f"{prescribed:g}. Efforts of half-quadratic weights are in [0, 1]: 1 "
+                "for exact weights, 0 for all-ones."
+            )
         last = self._last
         if memory.rejected and last and prescribed in (None, last.trial.effort):
             # The step may promise less than before the rejection.
