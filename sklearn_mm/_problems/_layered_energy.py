@@ -345,13 +345,13 @@ def gradient(network, share, x, z, r, mu, v, out):
             np.negative(W, out=W)
             b[:] = -clamped.sum(axis=0)
             continue
-        free = scale * mu[k]
-        if k:
-            product = v[k - 1].T @ free
-            product -= z[k - 1].T @ clamped
-            W[:] = product
-        free -= clamped
+        # Both phases are nearly equal: differences first, products then.
+        contrast = scale * (mu[k] - r[k])
         if k == 0:  # x is common to both phases
-            W[:] = x.T @ free.astype(x.dtype, copy=False)
-        b[:] = free.sum(axis=0)
+            W[:] = x.T @ contrast.astype(x.dtype, copy=False)
+        else:
+            product = v[k - 1].T @ contrast
+            product += (v[k - 1] - z[k - 1]).T @ clamped
+            W[:] = product
+        b[:] = contrast.sum(axis=0)
     return out
