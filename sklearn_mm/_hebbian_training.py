@@ -142,7 +142,6 @@ class Trainer:
             interruptible=True,
         )
         if self._leapt(problem, result):
-            monitor.take_back(result.theta, result.sound)
             return replace(result, theta=result.sound, status=Status.DIVERGED)
         return result
 
@@ -248,7 +247,7 @@ class EpochMonitor(FitMonitor):
         super().__init__(**kwargs)
         self.history = history
         self.losses, self.scores = [], []
-        self.best_theta = None
+        self.best_theta = self._pending = None
         self.exhausted = False
         self.n_capped = 0  # updates of the last epoch that met the cap on passes
         self._validate = validate
@@ -268,25 +267,28 @@ class EpochMonitor(FitMonitor):
         self._judge(theta)
         return super().end(theta, record) or self.exhausted
 
-    def take_back(self, theta, sound):
-        """Forget a theta that was the best before its bound was known."""
-        if self.best_theta is theta:
-            self.best_theta = sound
-
     def blew_up(self, first_upper):
         """Whether the last epoch ended far above the start."""
         return bool(self.losses) and not self.losses[-1] <= BLOWN_UP * first_upper
 
     def _judge(self, theta):
-        """Count epochs without improvement; keep the best theta."""
+        """Count epochs without improvement; keep the best theta.
+
+        The loss of an epoch is that before its last update; only the next one tells
+        that this update did not blow it up.
+        """
         if self._validate is None:
             values, sign = self.losses, -1.0
+            if self._pending is not None and values[-1] <= BLOWN_UP * values[-2]:
+                self.best_theta, self._pending = self._pending, None
         else:
             self.scores.append(self._validate(theta))
             values, sign = self.scores, 1.0
         best = max((sign * value for value in values[:-1]), default=-np.inf)
         value = sign * values[-1]
         self._n_poor = 0 if value > best + self._tol else self._n_poor + 1
-        if value > best:
+        if value > best and self._validate is None:
+            self._pending = theta
+        elif value > best:
             self.best_theta = theta
         self.exhausted = self._n_poor > self._patience

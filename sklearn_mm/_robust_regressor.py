@@ -476,11 +476,13 @@ class HalfQuadraticRobustRegressor(
             theta, effort = self._user_start(
                 X, y, warm, model, units, weight, unit_weight
             )
-            if theta is not None and not np.isfinite(model.squared_norms(theta)).all():
+            if theta is not None and not (
+                np.isfinite(model.squared_norms(theta)).all()
+                and np.isfinite(theta @ theta)
+            ):
                 what = "init" if warm is None else "The model of warm_start=True"
                 raise ValueError(
-                    f"{what} is so far from the data that squares of residuals "
-                    "overflow."
+                    f"{what} is so far from the data that squares overflow."
                 )
         scale = None
         if not isinstance(self.scale, str):
