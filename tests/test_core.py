@@ -27,6 +27,7 @@ from sklearn_mm.criteria import (
     RelaxedGeneralized,
     SufficientDescent,
 )
+from sklearn_mm.kernels import Tukey
 
 
 @dataclass(frozen=True)
@@ -359,6 +360,12 @@ class TestCriteria:
         with pytest.raises(ValueError, match=f"{cls.__name__}: {name} must be") as told:
             cls(**params)
         assert str(told.value).endswith(f"got {value!r}.")
+
+    def test_classes_are_not_objects(self):
+        for params in ({"criterion": Fixed}, {"kernel": Tukey}):
+            (cls,) = params.values()
+            with pytest.raises(ValueError, match=rf"pass {cls.__name__}\(\) instead"):
+                HalfQuadraticRobustRegressor(**params).fit([[1.0], [2.0]], [1.0, 2.0])
 
     def test_ends_of_the_ranges(self):
         RelaxedGeneralized(np.float32(0.5), 1.0)

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import scipy.sparse
 
 from sklearn_mm import robust_least_squares
 from sklearn_mm._core._history import History
@@ -12,6 +13,7 @@ from sklearn_mm._core._protocols import ALL_ROWS, Memory
 from sklearn_mm._problems._callable_residual import CallableResidual
 from sklearn_mm._problems._half_quadratic import HalfQuadraticProblem
 from sklearn_mm._problems._lifted import LiftedProblem
+from sklearn_mm._problems._normal_systems import SparseSystem
 from sklearn_mm.criteria import Fixed, Graduated, RelaxedGeneralized
 from sklearn_mm.kernels import KERNELS, get_kernel
 
@@ -238,3 +240,34 @@ def test_penalty_slope(kernel):
     # The weight minimises u z / 2 + penalty(u), so that slope(weight(z)) = -z / 2.
     z = np.array([0.1, 0.4, 0.8]) if kernel.name != "huber" else np.array([1.5, 4.0])
     np.testing.assert_allclose(kernel.penalty_slope(kernel.weight(z)), -z / 2)
+
+
+def test_sparse_system_that_cannot_be_solved():
+    J = scipy.sparse.csr_array(np.array([[1.0, 1.0], [2.0, 2.0]]))
+    system = SparseSystem(J, np.ones(2))
+    assert system.damped_step(0.0) is None  # singular
+    delta, decrease = system.damped_step(1e-3)
+    assert np.isfinite(delta).all() and decrease > 0.0
+    # A step past the largest number.
+    J = scipy.sparse.csr_array(np.diag([1e-150, 1.0]))
+    assert SparseSystem(J, np.array([1e170, 1.0])).damped_step(0.0) is None
+
+
+def test_a_system_without_solution_is_a_rejected_step():
+    class Unsolvable(HalfQuadraticProblem):
+        def normal_system(self, theta, latent):
+            system = super().normal_system(theta, latent)
+            system.damped_step = lambda damping: None
+            return system
+
+    inner = make_problem()
+    problem = Unsolvable(inner.model, inner.kernel, inner.tau, inner.sample_weight)
+    step = LevenbergMarquardtStep()
+    damping = step.damping
+    inference = EffortBisection(Fixed(1.0))
+    memory = Memory.start(problem.upper_at(START, 1.0))
+    inferred = inference(problem, START, ALL_ROWS, memory, step)
+    moved = step(problem, START, inferred)
+    assert not moved.accepted
+    assert moved.theta is START
+    assert step.damping > damping
