@@ -69,6 +69,16 @@ def save(figure, path):
     print(f"written: {path}")
 
 
+def legend_beside(display):
+    """Move the display's legend out of the axes, once for the figure."""
+    legend = display.ax_.get_legend()
+    if not display.figure_.legends:
+        display.figure_.legend(
+            handles=legend.legend_handles, loc="outside right upper", fontsize=9
+        )
+    legend.remove()
+
+
 # -- Bundle adjustment ---------------------------------------------------------------
 
 
