@@ -220,6 +220,7 @@ class ContrastiveHebbianRegressor(
     See Also
     --------
     ContrastiveHebbianClassifier : The same for class labels.
+    ConvergenceDisplay : Certified bounds over training in a picture.
     sklearn.neural_network.MLPRegressor : Feed-forward network, by back-propagation.
 
     Notes
@@ -405,6 +406,7 @@ class ContrastiveHebbianClassifier(ClassifierMixin, BaseContrastiveHebbian):
     See Also
     --------
     ContrastiveHebbianRegressor : The same for numbers.
+    ConvergenceDisplay : Certified bounds over training in a picture.
     sklearn.neural_network.MLPClassifier : Feed-forward network, by back-propagation.
 
     Notes
