@@ -13,6 +13,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
 from _common import output_directory, print_environment
 
 import numpy as np
+from PIL import Image
 
 import bal
 from datasets import data_file
@@ -64,8 +65,10 @@ def print_row(row):
 
 
 def save(figure, path):
-    """Write the picture, small enough for a page."""
+    """Write the picture, with few colours: small enough for a page."""
     figure.savefig(path, dpi=75)
+    with Image.open(path) as image:
+        image.convert("RGB").quantize(128).save(path, optimize=True)
     print(f"written: {path}")
 
 
