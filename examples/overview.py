@@ -61,7 +61,7 @@ for (name, peer), style in zip(peers.items(), (":", "--"), strict=True):
     across = np.array([[0.0], [16.0]])
     left.plot(across, peer.fit(X, y).predict(across), style, color="0.4", label=name)
 left.set(title="A line through 40 % outliers, nothing tuned", ylim=(-2, 50))
-left.legend(fontsize=8, loc="upper left", ncols=2)
+left.legend(fontsize=7, loc="upper left", ncols=2)
 ConvergenceDisplay.from_estimator(runs, ax=right)
 right.set(title="Certified bounds, 50 % outliers", xlim=(0.5, 15.5))
 if len(sys.argv) > 1:

@@ -46,7 +46,6 @@ MB = 1e6
 N_FEATURES = 50
 
 
-# %%
 # Data on disk
 # ------------
 
@@ -72,7 +71,6 @@ def write_rows(folder, n_rows, n_features=N_FEATURES, block=200_000):
     return paths
 
 
-# %%
 # A fit under a limit
 # -------------------
 # The fit runs in a process of its own, whose private memory is limited to what the
@@ -167,7 +165,6 @@ def show_constant_memory(folder, n_rows):
     return peaks
 
 
-# %%
 # Two cores
 # ---------
 
@@ -215,7 +212,6 @@ def show_cores(n_robust, n_hebbian, repeats=3):
         )
 
 
-# %%
 # A cluster
 # ---------
 # Nothing changes but the type of X: every block is a chunk and is worked on by the
@@ -268,7 +264,6 @@ def show_dask(folder, n_rows):
         os.remove(path)
 
 
-# %%
 # Cost per row
 # ------------
 

@@ -19,6 +19,8 @@ _TRIALS = "accumulated trials of the search for σ"
 _WIDE = 10.0
 # Curves of up to so many points show each of them.
 _FEW = 30
+# Bounds of a run that diverged are cut here, before margins of the axis overflow.
+_HUGE = 1e200
 
 
 class ConvergenceDisplay:
@@ -333,4 +335,5 @@ def _curves(history, x, average):
         "passes": np.cumsum(history["work"])[last],
     }[x]
     columns = (history["upper_bound"], history["lower_bound"], effort)
-    return along, *(np.bincount(group, column) / count for column in columns)
+    means = (np.bincount(group, column) / count for column in columns)
+    return along, *(np.clip(mean, -_HUGE, _HUGE) for mean in means)

@@ -235,6 +235,7 @@ class ContrastiveHebbianRegressor(
     See Also
     --------
     ContrastiveHebbianClassifier : The same for class labels.
+    ConvergenceDisplay : Certified bounds over training in a picture.
     sklearn.neural_network.MLPRegressor : Feed-forward network, by back-propagation.
 
     Notes
@@ -417,6 +418,7 @@ class ContrastiveHebbianClassifier(ClassifierMixin, BaseContrastiveHebbian):
     See Also
     --------
     ContrastiveHebbianRegressor : The same for numbers.
+    ConvergenceDisplay : Certified bounds over training in a picture.
     sklearn.neural_network.MLPClassifier : Feed-forward network, by back-propagation.
 
     Notes

@@ -6,11 +6,7 @@ import numpy as np
 from scipy.sparse import issparse
 from sklearn.pipeline import Pipeline
 from sklearn.utils._optional_dependencies import check_matplotlib_support
-from sklearn.utils.validation import (
-    _get_feature_names,
-    check_consistent_length,
-    check_is_fitted,
-)
+from sklearn.utils.validation import check_consistent_length, check_is_fitted
 
 from sklearn_mm._robust_regressor import HalfQuadraticRobustRegressor
 
@@ -317,7 +313,7 @@ def _one_feature(estimator, X, y_pred):
     shape = getattr(X, "shape", None) or np.shape(X)
     if shape[1] != 1 or y_pred.ndim > 1:
         return {}
-    names = _get_feature_names(X)
+    names = getattr(X, "columns", None)
     feature = X.toarray() if issparse(X) else np.asarray(X)
     feature = feature[:, 0].astype(np.float64)
     grid = np.linspace(feature.min(), feature.max(), 200)

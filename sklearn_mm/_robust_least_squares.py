@@ -206,9 +206,9 @@ def robust_least_squares(
         ``success``. Further ``nit``, ``weights`` (exact confidence weights at x, one
         per residual vector), ``upper_bound`` (the upper bound on which the last step
         was made) and ``history`` (a `Bunch` of one array per quantity and one entry per
-        iteration). ``status`` is 1, 2 or 3 if gtol, ftol or xtol was met, 0 if max_nfev
-        was reached, -2 if the callback stopped the run, and -3 if no step could be
-        accepted any more.
+        iteration, which :class:`ConvergenceDisplay` draws). ``status`` is 1, 2 or 3 if
+        gtol, ftol or xtol was met, 0 if max_nfev was reached, -2 if the callback
+        stopped the run, and -3 if no step could be accepted any more.
 
     See Also
     --------

@@ -173,6 +173,14 @@ def test_lower_bounds_of_zero_do_not_spoil_the_scale(pyplot, robust):
     assert 0 < 0.5 * history["lower_bound"][-1] < low < high
 
 
+def test_divergence_can_be_drawn(pyplot, robust):
+    history = dict(robust.history_)
+    history["upper_bound"] = np.geomspace(1.0, 1e308, robust.n_iter_)
+    display = ConvergenceDisplay(histories=[history]).plot()
+    display.figure_.canvas.draw()
+    assert display.ax_.get_ylim()[1] < np.inf
+
+
 def test_wrong_convergence_arguments(pyplot, robust, network):
     with pytest.raises(ValueError, match="x must be one of"):
         ConvergenceDisplay.from_estimator(robust, x="time")

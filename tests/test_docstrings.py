@@ -12,6 +12,7 @@ numpydoc = pytest.importorskip("numpydoc.validate")
 # What the style leaves open: extended summaries, examples on small objects, final
 # periods of types, and the order of sections that scikit-learn uses as well.
 IGNORED = {"ES01", "SA01", "EX01", "GL01", "GL02", "GL03", "RT02", "SA04", "PR01"}
+METHODS = ("fit", "predict", "partial_fit", "from_estimator", "plot")
 
 
 def public():
@@ -21,7 +22,7 @@ def public():
             if inspect.isclass(thing) or inspect.isfunction(thing):
                 yield f"{thing.__module__}.{thing.__qualname__}"
                 if inspect.isclass(thing):
-                    for method in ("fit", "predict", "partial_fit"):
+                    for method in METHODS:
                         if method in vars(thing):
                             yield f"{thing.__module__}.{thing.__qualname__}.{method}"
 

@@ -42,9 +42,7 @@ def run(script, *args, **environment):
 # What a script must have found; the others must have printed something.
 FINDINGS = {
     "quickstart.py": r"outliers found     200 of 200",
-    "which_criterion.py": (
-        r"fixed +fails on +(10|[6-9])(.*\n){2}regemm +fails on +[01] of"
-    ),
+    "which_criterion.py": r"fixed +fails on +(10|[6-9])(.*\n){2}regemm +\D+[01] of",
     "grid_search.py": r"nonsense found: 8[5-8] of 88",
     "overview.py": r"slope 1\.[45]\d ",
 }
@@ -53,6 +51,42 @@ FINDINGS = {
 @pytest.mark.parametrize("script", GALLERY)
 def test_gallery(script):
     assert re.search(FINDINGS.get(script, "."), run(script))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_scale_out(tmp_path):
+    parts = ("--parts", "memory", "cores", "rows")
+    output = run("scale_out.py", "--quick", *parts, "--output", str(tmp_path))
+    small, large = map(float, re.findall(r"batches.*peak ([\d.]+) MB", output))
+    assert large < 1.3 * small  # of 16 times the rows
+    assert "HalfQuadraticRobustRegressor, 100000 x 50: one thread" in output
+    assert sorted(p.name for p in tmp_path.iterdir()) == [
+        "scale_out.csv",
+        "scale_out.png",
+    ]
+
+
+def test_readme_ends_in_a_plot(pyplot, monkeypatch):
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n(.*?)```", readme, flags=re.DOTALL)
+    assert len([line for line in code.splitlines() if line.strip()]) <= 11
+    monkeypatch.setattr(pyplot, "show", lambda: None)
+    names = {}
+    exec(code, names)
+    assert names["model"].inlier_mask_.sum() == 300
+    assert len(pyplot.gcf().axes) == 2
+
+
+def test_readme_names_files_that_exist():
+    for page in (ROOT / "README.md", *EXAMPLES.rglob("README.md")):
+        text = page.read_text(encoding="utf-8")
+        scripts = re.findall(r"examples/[\w/]+\.(?:py|png|ipynb)", text)
+        links = re.findall(r"\]\(([^)#:]+)\)", text)
+        assert scripts
+        for name in scripts:
+            assert (ROOT / name).exists(), name
+        for name in links:
+            assert (page.parent / name).exists(), name
 
 
 def test_gallery_is_complete():

@@ -13,6 +13,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
 from _common import output_directory, print_environment
 
 import numpy as np
+from PIL import Image
 
 import bal
 from datasets import data_file
@@ -64,9 +65,21 @@ def print_row(row):
 
 
 def save(figure, path):
-    """Write the picture, small enough for a page."""
+    """Write the picture, with few colours: small enough for a page."""
     figure.savefig(path, dpi=75)
+    with Image.open(path) as image:
+        image.convert("RGB").quantize(128).save(path, optimize=True)
     print(f"written: {path}")
+
+
+def legend_beside(display):
+    """Move the display's legend out of the axes, once for the figure."""
+    legend = display.ax_.get_legend()
+    if not display.figure_.legends:
+        display.figure_.legend(
+            handles=legend.legend_handles, loc="outside right upper", fontsize=9
+        )
+    legend.remove()
 
 
 # -- Bundle adjustment ---------------------------------------------------------------

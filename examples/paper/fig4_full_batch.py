@@ -14,7 +14,15 @@ Bands are between the certified bounds of an update; "J" in the table is the obj
 that the final weights reach, with inference carried to the end.
 """
 
-from _figures import arguments, print_row, save, summary, train, write_csv
+from _figures import (
+    arguments,
+    legend_beside,
+    print_row,
+    save,
+    summary,
+    train,
+    write_csv,
+)
 
 import matplotlib.pyplot as plt
 
@@ -66,21 +74,21 @@ def main(argv=None):
 
 def draw(models, path, inference):
     figure, axes = plt.subplots(
-        2, 2, figsize=(10, 5), height_ratios=(3, 1), sharex="col", layout="constrained"
+        2,
+        2,
+        figsize=(10.5, 4.8),
+        height_ratios=(3, 1),
+        sharex="col",
+        layout="constrained",
     )
     top = 1.6 * max(model.history_.upper_bound[0] for model in models.values())
     low = min(model.history_.upper_bound.min() for model in models.values())
     for column, x in zip(axes.T, ("updates", "passes"), strict=True):
         display = ConvergenceDisplay.from_estimator(models, x=x, ax=column)
         display.ax_.set(yscale="log", ylim=(0.8 * low, top))
-        if x == "passes":
-            column[1].set_xscale("log")
-            display.ax_.get_legend().remove()
-        else:
-            display.ax_.legend(
-                handles=display.ax_.get_legend().legend_handles, ncols=2, fontsize=8
-            )
-            column[1].set_xlabel("epoch")
+        legend_beside(display)
+    axes[1, 0].set_xlabel("epoch")
+    axes[1, 1].set_xscale("log")
     axes[0, 0].set_title(f"Full batches, inference {inference!r}", loc="left")
     save(figure, path)
 

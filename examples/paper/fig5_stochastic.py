@@ -15,7 +15,15 @@ between the certified bounds, and "J" in the table is the objective that the fin
 weights reach on these rows, with inference carried to the end.
 """
 
-from _figures import arguments, print_row, save, summary, train, write_csv
+from _figures import (
+    arguments,
+    legend_beside,
+    print_row,
+    save,
+    summary,
+    train,
+    write_csv,
+)
 
 import matplotlib.pyplot as plt
 
@@ -78,7 +86,11 @@ def main(argv=None):
 
 def draw(fits, path, inference):
     figure, axes = plt.subplots(
-        len(fits), 2, figsize=(10, 2.8 * len(fits)), squeeze=False, layout="constrained"
+        len(fits),
+        2,
+        figsize=(10.5, 2.4 * len(fits)),
+        squeeze=False,
+        layout="constrained",
     )
     for row, (name, models) in zip(axes, fits.items(), strict=True):
         longest = max(len(model.history_.passes) for model in models.values())
@@ -89,9 +101,7 @@ def draw(fits, path, inference):
         low = min(line.get_ydata().min() for line in display.lines_[::2])
         display.ax_.set(yscale="log", ylim=(0.8 * low, 2.5 * start))
         display.ax_.set(title=name, xlabel="mini-batches")
-        display.ax_.legend(
-            handles=display.ax_.get_legend().legend_handles, ncols=2, fontsize=7
-        )
+        legend_beside(display)
         row[1].set(xlabel="mini-batches", ylabel="passes per update", title=inference)
     save(figure, path)
 
