@@ -125,9 +125,13 @@ class Trainer:
             batches, tol = self._batches(problem, random_state), None
             start = np.arange(min(self.batch_size, problem.n_samples))
         updates = getattr(self.step, "n_updates", 0)
-        memory = replace(
-            Memory.start(self._upper(problem, theta, start)), iteration=updates
-        )
+        upper = self._upper(problem, theta, start)
+        if not np.isfinite(upper):
+            raise ValueError(
+                "The loss of the initial weights is not finite: squares of activations "
+                "overflow. Scale X, e.g. with StandardScaler."
+            )
+        memory = replace(Memory.start(upper), iteration=updates)
         result = minimize(
             problem,
             theta,

@@ -377,13 +377,15 @@ class HalfQuadraticRobustRegressor(
         )
         kernel = get_kernel(self.kernel)
         tuning = self._tuning(kernel, model.Y.shape[1])
+        # One in the solver's objective; a finite number, lest zero times it be NaN.
+        unit = min(unit_weight * units.square, float(np.finfo(float).max))
         monitor = FitMonitor(
             self,
             self.max_iter,
             raw,
             y,
             attributes=lambda theta: units.fitted(model, theta, X.dtype),
-            unit=unit_weight * units.square,
+            unit=unit,
         )
         start, effort = self._start(
             X, y, warm, model, units, weight, unit_weight, criterion, tuning
@@ -418,7 +420,7 @@ class HalfQuadraticRobustRegressor(
         self.inlier_mask_ = problem.map_rows(
             theta, lambda rows: np.sqrt(problem.z(theta, rows)) * tuning <= radius, bool
         )
-        self.history_ = _in_units(history.to_bunch(), unit_weight * units.square)
+        self.history_ = _in_units(history.to_bunch(), unit)
         self.n_iter_ = len(history)
         return self
 

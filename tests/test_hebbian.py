@@ -451,3 +451,12 @@ def test_tiny_gaps_are_closed_where_they_spoil_the_gradient():
     assert attainable(1.0, 1e-14)
     assert not attainable(0.0, 1e-14)  # nothing but rounding is left
     assert not attainable(1.0, 0.0)  # no step is possible
+
+
+@pytest.mark.parametrize("batch_size", [None, 20])
+def test_inputs_whose_squares_overflow_are_refused(batch_size):
+    X, y = make_friedman1(60, random_state=0)
+    model = ContrastiveHebbianRegressor((5, 4), batch_size=batch_size)
+    with pytest.raises(ValueError, match=r"is not finite.*Scale X"):
+        model.fit(1e160 * X, y)
+    assert not hasattr(model, "coefs_")

@@ -875,3 +875,10 @@ def test_init_estimator_sees_the_weights_of_the_user(contaminated):
 def test_coefficients_that_no_float_can_hold_are_refused(X, y):
     with pytest.raises(ValueError, match=r"too large for float.*comparable units"):
         HalfQuadraticRobustRegressor().fit(X, y)
+
+
+def test_history_has_no_nan_where_its_unit_overflows():
+    X, y = np.arange(9.0)[:, None], 1e20 * np.arange(9.0)
+    y[0] = 5e20
+    model = HalfQuadraticRobustRegressor(random_state=0).fit(X, y, np.full(9, 1e300))
+    assert not any(np.isnan(column).any() for column in model.history_.values())
