@@ -357,8 +357,14 @@ class ContrastiveHebbianRegressor(
         """
         outputs = self._outputs(X)
         dtype = outputs.dtype
-        outputs = outputs * self.target_scale_ + self.target_mean_
-        outputs = outputs.astype(dtype, copy=False)
+        with np.errstate(over="ignore", invalid="ignore"):
+            outputs = outputs * self.target_scale_ + self.target_mean_
+            outputs = outputs.astype(dtype, copy=False)
+        if not np.isfinite(outputs).all():
+            raise ValueError(
+                f"The predictions are too large for {dtype}. Bring X and y to "
+                "comparable units, e.g. with StandardScaler."
+            )
         return outputs[:, 0] if self._flat_targets else outputs
 
     def _validate_targets(self, X, y, sample_weight, reset):
