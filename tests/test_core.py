@@ -235,6 +235,7 @@ class TestBisection:
         assert efforts == [1 / 8, 1 / 8, 1 / 4, 1 / 4, 1 / 2, 1 / 2, 1, 1, 1]
         inferred = search(criterion, previous=1.0)
         assert inferred.trial.effort == 1 / 8
+        assert inferred.satisfied and inferred.prescribed
 
 
 class TestLoop:

@@ -91,6 +91,13 @@ def test_momentum():
     assert_allclose(second, 0.5 * first - 0.1 / np.sqrt(2.0) * g)
 
 
+def test_plain_steps_are_the_default():
+    step = MomentumDescent(0.1)
+    for _ in range(3):
+        change = step(None, THETA, inferred()).theta - THETA
+        assert_allclose(change, -0.1 * CURVATURE * THETA)
+
+
 def test_adam():
     step = Adam(0.1)
     g, mean, square = CURVATURE * THETA, 0.0, 0.0

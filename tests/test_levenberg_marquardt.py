@@ -247,7 +247,8 @@ def test_sparse_system_that_cannot_be_solved():
     system = SparseSystem(J, np.ones(2))
     assert system.damped_step(0.0) is None  # singular
     delta, decrease = system.damped_step(1e-3)
-    assert np.isfinite(delta).all() and decrease > 0.0
+    assert np.isfinite(delta).all()
+    assert decrease > 0.0
     # A step past the largest number.
     J = scipy.sparse.csr_array(np.diag([1e-150, 1.0]))
     assert SparseSystem(J, np.array([1e170, 1.0])).damped_step(0.0) is None
