@@ -18,11 +18,14 @@ Two maps, for two kinds of data:
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from joblib import Parallel, delayed, effective_n_jobs
+from joblib import Parallel, cpu_count, delayed, effective_n_jobs
+from joblib.parallel import ThreadingBackend, get_active_backend
 from sklearn import config_context, get_config
 from sklearn.utils.parallel import _get_threadpool_controller
 from threadpoolctl import OpenBLASController
@@ -52,9 +55,7 @@ def map_chunks(
         if effective_n_jobs(n_jobs) == 1:
             yield from map(function, chunks)
         else:
-            yield from _parallel(
-                function, ((chunk,) for chunk in chunks), n_jobs, require="sharedmem"
-            )
+            yield from _threads(function, ((chunk,) for chunk in chunks), n_jobs)
 
 
 def map_rows(
@@ -85,25 +86,52 @@ def map_rows(
         # Rows that are read on demand are read by the worker.
         part = getattr(X, "part", X.__getitem__)
         tasks = ((function, part(chunk), *arguments(chunk)) for chunk in chunks)
-        yield from _parallel(call_on_part, tasks, n_jobs, prefer="threads")
+        threads = isinstance(get_active_backend(prefer="threads")[0], ThreadingBackend)
+        workers = _threads if threads else _parallel
+        yield from workers(call_on_part, tasks, n_jobs)
+
+
+def _threads(
+    function: Callable[..., Value],
+    tasks: Iterable[tuple[Any, ...]],
+    n_jobs: int | None,
+) -> Iterator[Value]:
+    """Values of a function, by threads; few tasks are made before they are needed.
+
+    joblib's threads do the same, but it looks for results every 10 milliseconds, which
+    is the time that such a task takes.
+    """
+    n_threads = min(effective_n_jobs(n_jobs), cpu_count())
+    config = get_config()
+    pending: deque[Future[Value]] = deque()
+    with ThreadPoolExecutor(n_threads) as pool:
+        try:
+            for task in tasks:
+                pending.append(pool.submit(_configured, config, function, *task))
+                if len(pending) > 2 * n_threads:
+                    yield pending.popleft().result()
+            while pending:
+                yield pending.popleft().result()
+        finally:
+            for future in pending:
+                future.cancel()
 
 
 def _parallel(
     function: Callable[..., Value],
     tasks: Iterable[tuple[Any, ...]],
     n_jobs: int | None,
-    **hints: str,
 ) -> Iterator[Value]:
-    """Values of a function, by joblib's workers.
+    """Values of a function, by the workers of the backend that the user has set.
 
     `sklearn.utils.parallel` would hand the filters of warnings to the workers as well.
     They belong to the process, and threads that set and reset them side by side can
     leave it without any.
     """
     try:
-        parallel = Parallel(n_jobs=n_jobs, return_as="generator", **hints)
+        parallel = Parallel(n_jobs=n_jobs, return_as="generator")
     except ValueError:  # an engine that returns everything at once
-        parallel = Parallel(n_jobs=n_jobs, **hints)
+        parallel = Parallel(n_jobs=n_jobs)
     config = get_config()
     yield from parallel(delayed(_configured)(config, function, *task) for task in tasks)
 

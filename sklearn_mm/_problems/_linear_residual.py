@@ -30,15 +30,15 @@ import numpy as np
 import scipy.linalg
 import scipy.sparse
 import scipy.sparse.linalg
-from scipy.linalg.blas import dsyrk
 from sklearn.utils.extmath import safe_sparse_dot
 
 from sklearn_mm._core._chunks import chunks_of, map_chunks, map_rows, row_chunks
 from sklearn_mm._core._protocols import ALL_ROWS, Array
 
-# Entries of a block of standardised rows: 300 kB stay in the second-level cache. On
-# 100,000 x 20 and x 50 sizes from half to twice this took within 10 % of each other.
-_BLOCK_ENTRIES = 40_000
+# Entries of a block of standardised rows, 2 MB. On one thread sizes from an eighth of
+# this took within 10 % of each other; two threads that share a smaller one's many short
+# calls wait for the interpreter's lock.
+_BLOCK_ENTRIES = 256_000
 # Rows and entries of a task: large enough that handing it to a worker costs nothing
 # beside it, and small enough that rows read from a file are a small part of memory.
 _CHUNK_ROWS, _CHUNK_ENTRIES = 262_144, 8_388_608
@@ -101,7 +101,7 @@ def standardization(
 
 
 def _sum_of_rows(X: Array, share: Array) -> Array:
-    return sum(share[block] @ X[block] for block in _blocks(X))
+    return sum(_columns_times(X[block], share[block]) for block in _blocks(X))
 
 
 def _sum_of_squares(X: Array, share: Array, mean: Array) -> Array:
@@ -109,7 +109,7 @@ def _sum_of_squares(X: Array, share: Array, mean: Array) -> Array:
     for block in _blocks(X):
         centred = X[block] - mean
         with np.errstate(over="ignore"):
-            total += share[block] @ np.square(centred, out=centred)
+            total += _columns_times(np.square(centred, out=centred), share[block])
     return total
 
 
@@ -140,6 +140,11 @@ def _columnwise(A: Any, B: Array) -> Array:
     return safe_sparse_dot(A, B, dense_output=True)
 
 
+def _columns_times(X: Array, v: Array) -> Array:
+    """X' v; BLAS, as fast on one thread, takes as long on two."""
+    return np.einsum("ij,i->j", X, v)
+
+
 def _block_rows(n_columns: int) -> int:
     return max(64, _BLOCK_ENTRIES // max(1, n_columns))
 
@@ -167,11 +172,15 @@ def _residual(X: Any, Y: Array, coef: Array, intercept: Array) -> Array:
 def _products(X: Any, weights: Array, residual: Array) -> tuple[Array, Array]:
     """X' V and 1' V for V = diag(weights) residual, in double precision."""
     V = weights[:, None] * residual
-    if scipy.sparse.issparse(X) or X.dtype == np.float64:
-        return _columnwise(X.T, V), V.sum(axis=0)
+    if scipy.sparse.issparse(X):
+        return X.T @ V, V.sum(axis=0)
     raw = np.zeros((X.shape[1], V.shape[1]))
     for block in _blocks(X):
-        raw += _columnwise(X[block].astype(np.float64).T, V[block])
+        rows = X[block].astype(np.float64, copy=False)
+        if V.shape[1] == 1:
+            raw[:, 0] += _columns_times(rows, V[block, 0])
+        else:
+            raw += rows.T @ V[block]
     return raw, V.sum(axis=0)
 
 
@@ -443,7 +452,7 @@ def dense_sums(
     """
     (n, p), d = X.shape, residual.shape[1]
     shift = frame.shift
-    gram = np.zeros((p, p), order="F")
+    gram = np.zeros((p, p))
     sums = np.zeros((p, d + 1))  # against the residuals, and against ones
     ones = np.zeros((d + 1, d + 1))
     height = min(_block_rows(p), n)
@@ -459,12 +468,12 @@ def dense_sums(
             x *= root
         np.multiply(residual[block], root, out=y[:, :d])
         y[:, d:] = root
-        # Half of the products that a general multiplication would compute.
-        gram = dsyrk(1.0, x.T, beta=1.0, c=gram, overwrite_c=1)
+        # NumPy sees the same matrix twice and computes half of the products; unlike
+        # SciPy's wrapper of that routine, it lets other threads run meanwhile.
+        gram += x.T @ x
         sums += x.T @ y
         ones += y.T @ y
     offset = (frame.mean if shift is None else frame.mean - shift)[:, None]
-    gram = np.triu(gram) + np.triu(gram, 1).T
     first = sums[:, d:]
     gram += ones[d, d] * (offset @ offset.T) - first @ offset.T - offset @ first.T
     gram /= np.outer(frame.scale, frame.scale)
