@@ -12,6 +12,8 @@ from sklearn.utils.validation import (
 
 from sklearn_mm._problems._row_sources import is_lazy, lazy_rows
 
+_LARGEST_TARGET = 1e300
+
 
 def validate_rows(estimator, X, y="no_validation", *, reset=True, **kwargs):
     """X and, if asked for, y as arrays of finite numbers.
@@ -21,7 +23,7 @@ def validate_rows(estimator, X, y="no_validation", *, reset=True, **kwargs):
     `validate_data`, with the same parameters.
     """
     if not is_lazy(X):
-        return validate_data(
+        checked = validate_data(
             estimator,
             X,
             y,
@@ -30,6 +32,9 @@ def validate_rows(estimator, X, y="no_validation", *, reset=True, **kwargs):
             reset=reset,
             **kwargs,
         )
+        if not kwargs.get("y_numeric"):
+            return checked
+        return checked[0], _check_targets(checked[1])
     rows = lazy_rows(X)
     for size, what in zip(rows.shape, ("sample", "feature"), strict=True):
         if size < 1:
@@ -45,4 +50,22 @@ def validate_rows(estimator, X, y="no_validation", *, reset=True, **kwargs):
         y = np.asarray(y)
     y = validate_data(estimator, y=y, **kwargs)
     check_consistent_length(rows, y)
-    return rows, y
+    return rows, _check_targets(y) if kwargs.get("y_numeric") else y
+
+
+def _check_targets(y):
+    """Targets in a precision that can be computed with, none of them too large.
+
+    scikit-learn looks for infinity before it converts objects and long doubles, and
+    sums of two targets near the largest float overflow.
+    """
+    if y.dtype.kind != "f":
+        return y
+    if y.dtype not in (np.float32, np.float64):
+        with np.errstate(over="ignore"):
+            y = y.astype(np.float64)
+    if max(np.max(y), -np.min(y)) > _LARGEST_TARGET:
+        raise ValueError(
+            "Input y contains infinity or a value too large for dtype('float64')."
+        )
+    return y

@@ -882,3 +882,14 @@ def test_history_has_no_nan_where_its_unit_overflows():
     y[0] = 5e20
     model = HalfQuadraticRobustRegressor(random_state=0).fit(X, y, np.full(9, 1e300))
     assert not any(np.isnan(column).any() for column in model.history_.values())
+
+
+@pytest.mark.parametrize(
+    "large", [np.array([1.7e308]), np.array([np.inf], object), np.longdouble([1e400])]
+)
+def test_targets_too_large_to_add_are_refused(large):
+    X = np.arange(9.0)[:, None]
+    y = np.arange(9).astype(large.dtype)
+    y[3] = large[0]
+    with pytest.raises(ValueError, match="too large for dtype"):
+        HalfQuadraticRobustRegressor().fit(X, y)
