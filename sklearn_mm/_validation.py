@@ -64,7 +64,7 @@ def _check_targets(y):
     if y.dtype not in (np.float32, np.float64):
         with np.errstate(over="ignore"):
             y = y.astype(np.float64)
-    if max(np.max(y), -np.min(y)) > _LARGEST_TARGET:
+    if y.dtype == np.float64 and max(y.max(), -y.min()) > _LARGEST_TARGET:
         raise ValueError(
             "Input y contains infinity or a value too large for dtype('float64')."
         )
