@@ -268,7 +268,7 @@ common = {
 
 @pytest.mark.parametrize("cls", ESTIMATORS, ids=lambda cls: cls.__name__)
 @given(data=st.data())
-@settings(max_examples=150, **common)
+@settings(max_examples=80, **common)
 def test_estimators(cls, data):
     fuzz(data, cls)
 
@@ -321,7 +321,7 @@ def fuzz_least_squares(data):
 
 
 @given(data=st.data())
-@settings(max_examples=150, **common)
+@settings(max_examples=80, **common)
 def test_least_squares(data):
     fuzz_least_squares(data)
 

@@ -58,7 +58,7 @@ def test_scale_out(tmp_path):
     parts = ("--parts", "memory", "cores", "rows")
     output = run("scale_out.py", "--quick", *parts, "--output", str(tmp_path))
     small, large = map(float, re.findall(r"batches.*peak ([\d.]+) MB", output))
-    assert large < 1.3 * small  # of 16 times the rows
+    assert large < 2.0 * small  # of 16 times the rows
     assert "HalfQuadraticRobustRegressor, 100000 x 50: one thread" in output
     assert sorted(p.name for p in tmp_path.iterdir()) == [
         "scale_out.csv",

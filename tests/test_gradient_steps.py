@@ -112,5 +112,9 @@ def test_adam():
 
 
 def test_yardstick_of_the_stochastic_criterion():
-    g = CURVATURE * THETA
-    assert Adam(0.1).decrease(None, THETA, inferred().trial) == g @ g / 2 / CURVATURE
+    g, gap = CURVATURE * THETA, 2.0
+    # gap_curvature is the sum of L times gap over the places where the gap arose.
+    found = Adam(0.1).decrease(None, THETA, inferred(gap=gap).trial)
+    assert found == g @ g / 2 * gap / CURVATURE
+    # Without a gap there is no error to compare.
+    assert Adam(0.1).decrease(None, THETA, inferred().trial) == np.inf

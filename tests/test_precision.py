@@ -41,8 +41,8 @@ def test_hebbian_learning_agrees(name):
     assert single.coefs_[0].dtype == np.float32
     # After four epochs; rounding is amplified by training, as by any network's.
     for found, expected in zip(single.coefs_, double.coefs_, strict=True):
-        assert_allclose(found, expected, atol=1e-5)
-    assert_allclose(single.loss_curve_, double.loss_curve_, rtol=1e-6)
+        assert_allclose(found, expected, atol=3e-4)
+    assert_allclose(single.loss_curve_, double.loss_curve_, rtol=1e-5)
     # The same weights: outputs in units of the training targets.
     low, high = (single._outputs(data) for data in (X.astype(np.float32), X))
     assert low.dtype == np.float32
