@@ -9,9 +9,9 @@ of their processor times is printed, then the share of every part of an update.
 Images are read from the folder named by SKLEARN_MM_DATA (default: ``../shared/data``
 from the project); random pixels stand in without it.
 
-Measured with ``--rows 15000 --epochs 3`` on two cores that were busy with other work
-(6 passes a batch): an epoch takes 3.4 times that of `MLPRegressor` on MNIST in float32,
-2.3 times in float64, and 3.0 times on Fashion-MNIST in float32. (With four hidden
+Measured with ``--rows 15000 --epochs 5`` (6 passes a batch): an epoch takes 3.7 times
+that of `MLPRegressor` on MNIST in float32, 2.6 times in float64, and 3.5 times on
+Fashion-MNIST in float32. (With four hidden
 layers and the default feedback, passes run in float64 in either case.) Of an update,
 MNIST in float32:
 
