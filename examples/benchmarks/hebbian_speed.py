@@ -11,9 +11,8 @@ from the project); random pixels stand in without it.
 
 Measured with ``--rows 15000 --epochs 5`` (6 passes a batch): an epoch takes 3.7 times
 that of `MLPRegressor` on MNIST in float32, 2.6 times in float64, and 3.5 times on
-Fashion-MNIST in float32. (With four hidden
-layers and the default feedback, passes run in float64 in either case.) Of an update,
-MNIST in float32:
+Fashion-MNIST in float32. (With four hidden layers and the default feedback, passes run
+in float64 in either case.) Of an update, MNIST in float32:
 
 ========================================  =====
 sweeps over the layers, 6 free, 2 clamped   36 %
