@@ -167,10 +167,7 @@ class Trainer:
             if trial.latent is not None:
                 return problem.upper_bound(candidate, trial.latent)
             # The latent of a chunk is a function of theta, effort and rows.
-            arguments = (trial.effort, candidate)
-            return sum(
-                problem.map_parts(upper_after, theta, chunks, est.n_jobs, *arguments)
-            )
+            return self._sum_upper(problem, theta, trial.effort, candidate)
 
         if est.criterion == "alternating":
             self.inference = Persistent(self.criterion, effort=est.n_passes)
@@ -200,31 +197,31 @@ class Trainer:
         lazy = isinstance(problem.X, LazyRows)
         blocks = problem.X.batch_blocks if lazy else [slice(0, n_samples)]
 
-        def order_of(blocks):
-            order = list(range(len(blocks)))
-            if self.estimator.shuffle and len(order) > 1:
+        def ordered(start, stop):
+            order = np.arange(start, stop)
+            if self.estimator.shuffle:
                 random_state.shuffle(order)
             return order
 
         def batches():
-            for i in order_of(blocks):
-                order = np.arange(blocks[i].start, blocks[i].stop)
-                if self.estimator.shuffle:
-                    random_state.shuffle(order)
+            for i in ordered(0, len(blocks)):
+                order = ordered(blocks[i].start, blocks[i].stop)
                 for rows in row_chunks(len(order), size):
                     yield order[rows]
 
         return batches
 
     def _upper(self, problem, theta, rows):
-        """Upper bound of the start, a chunk at a time."""
-        if not isinstance(rows, slice):
-            latent = problem.infer(theta, problem.start(rows), _START_PASSES)
-            problem.settle(theta, latent)
-            return problem.upper_bound(theta, latent)
+        """Upper bound of the start."""
+        if isinstance(rows, slice):
+            return self._sum_upper(problem, theta, _START_PASSES, theta)
+        return upper_after(problem, theta, _START_PASSES, theta, rows)
+
+    def _sum_upper(self, problem, theta, effort, candidate):
+        """`upper_after` of all rows, a chunk at a time."""
         est = self.estimator
         chunks = problem_chunks(problem, est.chunk_size)
-        arguments = (_START_PASSES, theta)
+        arguments = (effort, candidate)
         return sum(
             problem.map_parts(upper_after, theta, chunks, est.n_jobs, *arguments)
         )

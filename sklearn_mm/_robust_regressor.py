@@ -38,7 +38,7 @@ from sklearn_mm._base import (
     unit_weights,
     warn_unless_converged,
 )
-from sklearn_mm._core._chunks import chunks_of, map_rows
+from sklearn_mm._core._chunks import map_rows
 from sklearn_mm._core._history import History
 from sklearn_mm._core._inference import EffortBisection
 from sklearn_mm._core._loop import Status, minimize
@@ -49,7 +49,7 @@ from sklearn_mm._problems._deciding_rows import least_squares
 from sklearn_mm._problems._half_quadratic import HalfQuadraticProblem
 from sklearn_mm._problems._linear_residual import (
     LinearResidual,
-    default_chunk,
+    linear_chunks,
     standardization,
 )
 from sklearn_mm._problems._robust_start import refined_scale, robust_start
@@ -418,7 +418,7 @@ class HalfQuadraticRobustRegressor(
             theta, lambda rows: kernel.weight(problem.z(theta, rows))
         )
         self.inlier_mask_ = problem.map_rows(
-            theta, lambda rows: np.sqrt(problem.z(theta, rows)) * tuning <= radius, bool
+            theta, lambda rows: np.sqrt(problem.z(theta, rows)) * tuning <= radius
         )
         self.history_ = _in_units(history.to_bunch(), unit)
         self.n_iter_ = len(history)
@@ -444,7 +444,7 @@ class HalfQuadraticRobustRegressor(
     def _predict(self, X, *plane):
         if not isinstance(X, LazyRows):
             return _predict(X, *plane)
-        chunks = chunks_of(X, self.chunk_size or default_chunk(X.shape[1]))
+        chunks = linear_chunks(X, self.chunk_size)
         parts = map_rows(_predict, X, chunks, self.n_jobs, lambda chunk: plane)
         return np.concatenate(list(parts))
 

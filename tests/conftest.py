@@ -43,3 +43,12 @@ def contaminated(rng):
     y = X @ [1.0, -2.0, 0.5] + 3.0 + 0.1 * rng.normal(size=100)
     y[:40] += 20.0
     return X, y
+
+
+@pytest.fixture
+def data(rng):
+    """A plane through 300 rows, 90 of them outliers."""
+    X = rng.normal(size=(300, 4))
+    y = X @ [1.0, -2.0, 0.5, 3.0] + 0.1 * rng.normal(size=300)
+    y[:90] += 20.0
+    return X, y

@@ -50,14 +50,6 @@ class Interrupting:
         return self._criterion.satisfied(trial, memory)
 
 
-@pytest.fixture
-def data(rng):
-    X = rng.normal(size=(300, 4))
-    y = X @ [1.0, -2.0, 0.5, 3.0] + 0.1 * rng.normal(size=300)
-    y[:90] += 20.0
-    return X, y
-
-
 def make(name, criterion):
     if name == "robust":
         return HalfQuadraticRobustRegressor(

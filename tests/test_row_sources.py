@@ -45,14 +45,6 @@ def small_blocks(monkeypatch):
     monkeypatch.setattr(_row_sources, "_GATHERED_ENTRIES", 4 * CHUNK)
 
 
-@pytest.fixture
-def data(rng):
-    X = rng.normal(size=(300, 4))
-    y = X @ [1.0, -2.0, 0.5, 3.0] + 0.1 * rng.normal(size=300)
-    y[:90] += 20.0
-    return X, y
-
-
 @pytest.mark.parametrize("n_jobs", [1, 2])
 @pytest.mark.parametrize("criterion", ["regemm", "sudemm", "fixed"])
 @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.int16])

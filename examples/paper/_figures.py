@@ -58,6 +58,15 @@ def write_csv(path, rows):
         writer.writerows(rows)
 
 
+def add_row(rows, row, path):
+    """Append a row to a table, print it, and write the table so far."""
+    if not rows:
+        print("".join(f"{key:>14}" for key in row))
+    rows.append(row)
+    print_row(row)
+    write_csv(path, rows)
+
+
 def print_row(row):
     """A line with aligned entries."""
     texts = (f"{v:.4g}" if isinstance(v, float) else str(v) for v in row.values())

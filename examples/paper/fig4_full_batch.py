@@ -14,15 +14,7 @@ Bands are between the certified bounds of an update; "J" in the table is the obj
 that the final weights reach, with inference carried to the end.
 """
 
-from _figures import (
-    arguments,
-    legend_beside,
-    print_row,
-    save,
-    summary,
-    train,
-    write_csv,
-)
+from _figures import add_row, arguments, legend_beside, save, summary, train
 
 import matplotlib.pyplot as plt
 
@@ -64,11 +56,8 @@ def main(argv=None):
                 **params,
             )
             method = {"inference": inference, "method": name}
-            rows.append({**method, **summary(models[name], X, y)})
-            if len(rows) == 1:
-                print("".join(f"{key:>14}" for key in rows[0]))
-            print_row(rows[-1])
-            write_csv(args.output / "fig4.csv", rows)
+            row = {**method, **summary(models[name], X, y)}
+            add_row(rows, row, args.output / "fig4.csv")
         draw(models, args.output / f"fig4_{inference}.png", inference)
 
 

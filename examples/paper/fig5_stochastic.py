@@ -15,15 +15,7 @@ between the certified bounds, and "J" in the table is the objective that the fin
 weights reach on these rows, with inference carried to the end.
 """
 
-from _figures import (
-    arguments,
-    legend_beside,
-    print_row,
-    save,
-    summary,
-    train,
-    write_csv,
-)
+from _figures import add_row, arguments, legend_beside, save, summary, train
 
 import matplotlib.pyplot as plt
 
@@ -76,11 +68,8 @@ def main(argv=None):
                 )
                 fits.setdefault(name, {})[method] = model
                 head = {"inference": inference, "data": name, "method": method}
-                rows.append({**head, **summary(model, X, y)})
-                if len(rows) == 1:
-                    print("".join(f"{key:>14}" for key in rows[0]))
-                print_row(rows[-1])
-                write_csv(args.output / "fig5.csv", rows)
+                row = {**head, **summary(model, X, y)}
+                add_row(rows, row, args.output / "fig5.csv")
         draw(fits, args.output / f"fig5_{inference}.png", inference)
 
 

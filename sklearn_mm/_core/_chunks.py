@@ -24,6 +24,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+import numpy as np
 from joblib import Parallel, cpu_count, delayed, effective_n_jobs
 from joblib.parallel import ThreadingBackend, get_active_backend
 from sklearn import config_context, get_config
@@ -42,6 +43,19 @@ def chunks_of(X: Any, chunk_size: int) -> list[slice]:
     """Chunks of the rows of X: its own where it has borders that cannot be chosen."""
     own: list[slice] | None = getattr(X, "row_blocks", None)
     return row_chunks(X.shape[0], chunk_size) if own is None else own
+
+
+def collect(values: Iterable[Any], chunks: Sequence[slice], n_rows: int) -> Any:
+    """One array of the values of chunks, arrays with an entry for each row."""
+    values = iter(values)
+    if len(chunks) == 1:
+        return next(values)
+    out: Any = None
+    for chunk, value in zip(chunks, values, strict=True):
+        if out is None:
+            out = np.empty((n_rows, *value.shape[1:]), dtype=value.dtype)
+        out[chunk] = value
+    return out
 
 
 def map_chunks(

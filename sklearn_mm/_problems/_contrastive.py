@@ -385,10 +385,14 @@ def certified_bounds(
 
 
 def upper_after(
-    part: ContrastiveProblem, theta: Array, effort: float, candidate: Array
+    part: ContrastiveProblem,
+    theta: Array,
+    effort: float,
+    candidate: Array,
+    rows: Rows = ALL_ROWS,
 ) -> float:
     """Upper bound at a candidate with the latent that an effort gives at theta."""
-    latent = part.infer(theta, part.start(ALL_ROWS), effort)
+    latent = part.infer(theta, part.start(rows), effort)
     part.settle(theta, latent)
     return part.upper_bound(candidate, latent)
 

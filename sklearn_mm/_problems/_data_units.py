@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
-from sklearn_mm._core._chunks import chunks_of, map_rows
+from sklearn_mm._core._chunks import map_rows
 from sklearn_mm._core._protocols import Array
-from sklearn_mm._problems._linear_residual import LinearResidual, default_chunk
+from sklearn_mm._problems._linear_residual import LinearResidual, linear_chunks
 from sklearn_mm._problems._row_sources import LazyRows, MappedRows
 
 # Targets are brought this close, in spreads, so that their squares can be summed. They
@@ -53,7 +53,7 @@ def _column_units(
     if usual.all():
         return None
     suspects = np.flatnonzero(~usual)
-    chunks = chunks_of(X, chunk_size or default_chunk(X.shape[1]))
+    chunks = linear_chunks(X, chunk_size)
     sizes = map_rows(_largest_entries, X, chunks, n_jobs, lambda chunk: (suspects,))
     largest = np.ones(X.shape[1])
     largest[suspects] = functools.reduce(np.maximum, sizes)

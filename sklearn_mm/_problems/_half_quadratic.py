@@ -24,7 +24,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from sklearn_mm._core._chunks import map_chunks
+from sklearn_mm._core._chunks import collect, map_chunks
 from sklearn_mm._core._protocols import ALL_ROWS, Array, Bounds, NormalSystem, Rows
 from sklearn_mm.kernels import Kernel
 
@@ -151,18 +151,11 @@ class HalfQuadraticProblem:
             lambda rows: self.sample_weight[rows] * self.weights(latent, rows),
         )
 
-    def map_rows(
-        self, theta: Array, function: Callable[[slice], Array], dtype: Any = float
-    ) -> Array:
+    def map_rows(self, theta: Array, function: Callable[[slice], Array]) -> Array:
         """Values of a function of residuals for all rows, chunk by chunk."""
         self.model.residual(theta)  # before threads ask for it
         values = map_chunks(function, self.chunks, self.n_jobs)
-        if len(self.chunks) == 1:
-            return next(values)
-        out = np.empty(len(self.sample_weight), dtype=dtype)
-        for rows, value in zip(self.chunks, values, strict=True):
-            out[rows] = value
-        return out
+        return collect(values, self.chunks, len(self.sample_weight))
 
     def minimize_upper(
         self, theta: Array, latent: Confidence

@@ -32,7 +32,13 @@ import scipy.sparse
 import scipy.sparse.linalg
 from sklearn.utils.extmath import safe_sparse_dot
 
-from sklearn_mm._core._chunks import chunks_of, map_chunks, map_rows, row_chunks
+from sklearn_mm._core._chunks import (
+    chunks_of,
+    collect,
+    map_chunks,
+    map_rows,
+    row_chunks,
+)
 from sklearn_mm._core._protocols import ALL_ROWS, Array
 
 # Entries of a block of standardised rows, 2 MB. On one thread sizes from an eighth of
@@ -58,9 +64,10 @@ _MAX_GRAM = 2_000
 _CG_TOLERANCE = 1e-8
 
 
-def default_chunk(n_columns: int) -> int:
-    """Rows of a chunk where the user does not say."""
-    return max(64, min(_CHUNK_ROWS, _CHUNK_ENTRIES // max(1, n_columns)))
+def linear_chunks(X: Any, chunk_size: int | None) -> list[slice]:
+    """Rows of a task; None lets their number depend on that of the columns."""
+    rows = min(_CHUNK_ROWS, _CHUNK_ENTRIES // max(1, X.shape[1]))
+    return chunks_of(X, chunk_size or max(64, rows))
 
 
 def standardization(
@@ -77,7 +84,7 @@ def standardization(
     n_features = X.shape[1]
     mean = np.zeros(n_features)
     total = sample_weight.sum()
-    chunks = chunks_of(X, chunk_size or default_chunk(n_features))
+    chunks = linear_chunks(X, chunk_size)
 
     def add_up(function: Any, *constants: Any) -> Array:
         def arguments(chunk: slice) -> tuple[Any, ...]:
@@ -390,14 +397,7 @@ class LinearResidual:
     def _map(self, function: Any, arguments: Any) -> Array:
         """Values of all rows, of shape (n_samples, n_outputs or less)."""
         values = self._tasks(function, arguments)
-        if len(self.chunks) == 1:
-            return next(values)
-        out = None
-        for chunk, value in zip(self.chunks, values, strict=True):
-            if out is None:
-                out = np.empty((self.X.shape[0], value.shape[1]))
-            out[chunk] = value
-        return out
+        return collect(values, self.chunks, self.X.shape[0])
 
     def normal_equations(self, theta: Array, weights: Array) -> tuple[Array, Array]:
         """Z' diag(w) Z and Z' diag(w) R, summed over chunks in order."""
@@ -418,7 +418,7 @@ class LinearResidual:
     @functools.cached_property
     def chunks(self) -> list[slice]:
         """Rows of a task."""
-        return chunks_of(self.X, self.chunk_size or default_chunk(self.X.shape[1]))
+        return linear_chunks(self.X, self.chunk_size)
 
     def _ridge(self) -> Array:
         ridge = np.zeros(self.shape[0])
