@@ -29,7 +29,8 @@ CLASSIC = {
 }
 
 # File and hidden layers (the paper's) of the image sets. Keys of the files are X_train
-# (n, pixels) and y_train; KMNIST in that form is used where it is at hand.
+# (n, pixels), y_train and the same of the test part; KMNIST in that form is used where
+# it is at hand.
 IMAGES = {
     "mnist": ("mnist.npz", (64,) * 4),
     "fashion_mnist": ("fashion_mnist.npz", (64,) * 4),
@@ -56,14 +57,14 @@ def load_classic(name):
     return X, np.array([float(row[target]) for row in rows])
 
 
-def load_images(name, n_rows=None):
+def load_images(name, n_rows=None, part="train"):
     """Pixels in [0, 1], labels and hidden layers of a set, or None if not at hand."""
     file, hidden = IMAGES[name]
     path = data_file(file)
     if path is None:
         return None
     with np.load(path) as arrays:
-        X, y = arrays["X_train"][:n_rows], arrays["y_train"][:n_rows]
+        X, y = (arrays[f"{name}_{part}"][:n_rows] for name in "Xy")
     return X / 255.0, y, hidden
 
 

@@ -23,7 +23,6 @@ from _common import print_environment
 import numpy as np
 from sklearn.datasets import (
     load_diabetes,
-    load_digits,
     make_friedman1,
     make_friedman2,
     make_friedman3,
@@ -34,29 +33,22 @@ from sklearn.neural_network import MLPRegressor
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from datasets import data_file
+from datasets import data_file, load_images, load_small_images
 
 from sklearn_mm import ContrastiveHebbianClassifier, ContrastiveHebbianRegressor
 
-IMAGES = {
-    "mnist": ("mnist.npz", (64,) * 4),
-    "fashion_mnist": ("fashion_mnist.npz", (64,) * 4),
-    "cifar10_grey": ("cifar10_grey.npz", (128,) * 3),
-}
+IMAGES = ("mnist", "fashion_mnist", "cifar10_grey")
 COLUMNS = ["data", "seed", "model", "train", "test", "epochs", "seconds", "passes"]
 
 
 def images(name):
     """Pixels in [0, 1] and labels, training and test part, and hidden layers."""
-    file, hidden = IMAGES[name]
-    path = data_file(file)
-    if path is None:
-        X, y = load_digits(return_X_y=True)
-        X, X_test, y, y_test = train_test_split(X / 16, y, random_state=0)
+    train, test = (load_images(name, part=part) for part in ("train", "test"))
+    if train is None:
+        X, y, _ = load_small_images()
+        X, X_test, y, y_test = train_test_split(X, y, random_state=0)
         return X.astype("f4"), y, X_test.astype("f4"), y_test, (32, 32)
-    with np.load(path) as data:
-        X, X_test = (data[part].astype("f4") / 255 for part in ("X_train", "X_test"))
-        return X, data["y_train"], X_test, data["y_test"], hidden
+    return train[0].astype("f4"), train[1], test[0].astype("f4"), *test[1:]
 
 
 def tables():

@@ -41,7 +41,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.neural_network import MLPRegressor
 from threadpoolctl import threadpool_limits
 
-from datasets import data_file
+from datasets import load_images
 
 from sklearn_mm import ContrastiveHebbianRegressor
 from sklearn_mm._core import _gradient_steps
@@ -62,10 +62,9 @@ PARTS = [
 
 
 def pixels(name, n_rows, dtype):
-    path = data_file(f"{name}.npz")
-    if path is not None:
-        with np.load(path) as data:
-            X, y = data["X_train"][:n_rows] / 255, data["y_train"][:n_rows]
+    data = load_images(name, n_rows)
+    if data is not None:
+        X, y, _ = data
     else:
         rng = np.random.default_rng(0)
         X, y = rng.random((n_rows, 784)), rng.integers(0, 10, n_rows)
