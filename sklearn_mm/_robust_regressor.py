@@ -47,14 +47,11 @@ from sklearn_mm._core._steps import SurrogateMinimizer
 from sklearn_mm._problems._data_units import DataUnits, weighted_median
 from sklearn_mm._problems._deciding_rows import least_squares
 from sklearn_mm._problems._half_quadratic import HalfQuadraticProblem
-from sklearn_mm._problems._linear_residual import (
-    LinearResidual,
-    linear_chunks,
-    standardization,
-)
+from sklearn_mm._problems._linear_residual import LinearResidual, linear_chunks
 from sklearn_mm._problems._robust_start import refined_scale, robust_start
 from sklearn_mm._problems._row_sources import LazyRows
-from sklearn_mm._validation import validate_rows
+from sklearn_mm._problems._standardization import ColumnMoments, standardization
+from sklearn_mm._validation import assert_finite, validate_rows
 from sklearn_mm.criteria import Fixed
 from sklearn_mm.kernels import KERNELS, get_kernel
 
@@ -350,7 +347,9 @@ class HalfQuadraticRobustRegressor(
         """
         warm = (self.coef_, self.intercept_) if self._can_warm_start() else None
         raw = X
-        X, y = validate_rows(self, X, y, y_numeric=True, multi_output=True)
+        X, y = validate_rows(
+            self, X, y, y_numeric=True, multi_output=True, ensure_all_finite=False
+        )
         # The penalty is divided as well, so that nothing changes but units.
         weight, unit_weight = unit_weights(sample_weight, X)
         criterion = resolve_criterion(
@@ -361,7 +360,10 @@ class HalfQuadraticRobustRegressor(
             fixed_effort=_EXACT,
         )
         tasks = (self.chunk_size, self.n_jobs)
-        mean, spread = standardization(X, weight, self.fit_intercept, *tasks)
+        moments = ColumnMoments.of(X, weight, self.fit_intercept, *tasks)
+        if not moments.finite:  # what `validate_rows` left out to save a pass over X
+            assert_finite(self, X)
+        mean, spread = moments.standardization(X.dtype)
         units = DataUnits.of(X, y, weight, self.fit_intercept, spread, *tasks)
         Z = units.to_unit_columns(X)
         if Z is not X:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from sklearn.utils import assert_all_finite
 from sklearn.utils.validation import (
     _check_feature_names,
     _check_n_features,
@@ -10,7 +11,7 @@ from sklearn.utils.validation import (
     validate_data,
 )
 
-from sklearn_mm._problems._row_sources import is_lazy, lazy_rows
+from sklearn_mm._problems._row_sources import LazyRows, is_lazy, lazy_rows
 
 _LARGEST_TARGET = 1e300
 
@@ -44,6 +45,7 @@ def validate_rows(estimator, X, y="no_validation", *, reset=True, **kwargs):
             )
     _check_feature_names(estimator, np.empty((1, rows.shape[1])), reset=reset)
     _check_n_features(estimator, rows, reset=reset)
+    kwargs.pop("ensure_all_finite", None)
     if isinstance(y, str):
         return rows
     if y is not None:  # an array of any kind
@@ -51,6 +53,13 @@ def validate_rows(estimator, X, y="no_validation", *, reset=True, **kwargs):
     y = validate_data(estimator, y=y, **kwargs)
     check_consistent_length(rows, y)
     return rows, _check_targets(y) if kwargs.get("y_numeric") else y
+
+
+def assert_finite(estimator, X):
+    """Raise the error of `validate_rows` for rows that it was told not to check."""
+    if not isinstance(X, LazyRows):
+        name = type(estimator).__name__
+        assert_all_finite(X, estimator_name=name, input_name="X")
 
 
 def _check_targets(y):

@@ -21,7 +21,8 @@ from sklearn_mm._core._protocols import ALL_ROWS
 from sklearn_mm._problems._contrastive import ContrastiveProblem
 from sklearn_mm._problems._half_quadratic import HalfQuadraticProblem
 from sklearn_mm._problems._layered_energy import dual_point
-from sklearn_mm._problems._linear_residual import LinearResidual, standardization
+from sklearn_mm._problems._linear_residual import LinearResidual
+from sklearn_mm._problems._standardization import standardization
 from sklearn_mm.kernels import KERNELS
 
 SIZES = (3, 4, 3, 2)

@@ -12,7 +12,8 @@ from sklearn_mm._core._loop import minimize
 from sklearn_mm._core._protocols import ALL_ROWS, Memory
 from sklearn_mm._core._steps import SurrogateMinimizer
 from sklearn_mm._problems._half_quadratic import HalfQuadraticProblem
-from sklearn_mm._problems._linear_residual import LinearResidual, standardization
+from sklearn_mm._problems._linear_residual import LinearResidual
+from sklearn_mm._problems._standardization import standardization
 from sklearn_mm.criteria import Fixed, RelaxedGeneralized, SufficientDescent
 from sklearn_mm.kernels import KERNELS
 

@@ -7,11 +7,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.linear_model import LinearRegression, Ridge
 
 from sklearn_mm._problems import _linear_residual
-from sklearn_mm._problems._linear_residual import (
-    LinearResidual,
-    SymmetricFactor,
-    standardization,
-)
+from sklearn_mm._problems._linear_residual import LinearResidual, SymmetricFactor
+from sklearn_mm._problems._standardization import standardization
 
 
 def make(X, Y, weight, fit_intercept=True, **kwargs):

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
-from sklearn_mm._core._chunks import row_chunks
 from sklearn_mm._core._protocols import Array
 from sklearn_mm._problems._linear_residual import LinearResidual
 
@@ -41,24 +40,18 @@ class DecidingRows:
     ) -> DecidingRows:
         ols = least_squares(model, sample_weight)
         norms = model.squared_norms(ols if theta is None else theta)
-        # Least-squares residuals give an order that moves with the rows and stays the
-        # same under affine changes of X and y.
-        order = np.argsort(norms)
-        weight = sample_weight[order]
-        if not weight.all():
-            order, weight = order[weight > 0], weight[weight > 0]
         q = model.shape[0]
         n_rows = int(np.clip(_DECIDING_ROWS * q, _MIN_DECIDING, _MAX_DECIDING))
         n_rows = max(n_rows, int(ROWS_PER_PARAMETER * q))
-        sampled = _exceed(norms, order, n_rows)
+        # Least-squares residuals give an order that moves with the rows and stays the
+        # same under affine changes of X and y.
+        order = _along(norms, sample_weight, n_rows)
+        sampled = order is not None
+        if order is None:
+            counted = np.flatnonzero(sample_weight)
+            order = counted[np.argsort(norms[counted])]
+        weight = np.ones(len(order)) if sampled else sample_weight[order]
         del norms  # every array of the length of the data counts here
-        if sampled:
-            # Systematic sampling along the order: equal weights, every stratum of
-            # residuals represented, and a row counts by its weight alone.
-            mass = np.cumsum(weight, out=weight)
-            grid = (np.arange(n_rows) + 0.5) / n_rows * mass[-1]
-            order = order[np.minimum(np.searchsorted(mass, grid), len(order) - 1)]
-            weight = np.ones(len(order))
         X, Y = model.X[order].astype(np.float64), model.Y[order]
         first, total = _merge_copies(np.hstack([_fingerprint(X), Y]), weight)
         weight = total * (len(first) / total.sum())
@@ -73,19 +66,43 @@ class DecidingRows:
         return cls(small, weight, ols, sampled)
 
 
-def _exceed(norms: Array, order: Array, n_rows: int) -> bool:
-    """Whether there are more than so many distinct rows, told from their residuals.
+def _along(norms: Array, weight: Array, n_rows: int) -> Array | None:
+    """Systematic sample of rows along the order of their residuals.
+
+    Every stratum of residuals is represented, and a row counts by its weight alone.
+    None if there are not more distinct rows than that.
+
+    Rows are counted in bins of equal leading digits, and only those in bins that one is
+    to be taken from are sorted.
+    """
+    # Non-negative floats are ordered as their bits: exponent, then twelve digits more.
+    bins = norms.view(np.int64) >> 40
+    bins -= bins.min()
+    mass = np.bincount(bins, weights=weight)
+    reached = np.cumsum(mass)
+    grid = (np.arange(n_rows) + 0.5) / n_rows * reached[-1]
+    many = np.count_nonzero(mass) > n_rows
+    wanted = np.full(len(mass), not many)
+    wanted[np.searchsorted(reached, grid)] = True
+    rows = np.flatnonzero(wanted[bins] & (weight > 0))
+    rows = rows[np.argsort(norms[rows])]
+    if not many and _n_distinct(norms[rows]) <= n_rows:
+        return None
+    # Mass up to each row: before its bin, and in its bin.
+    bins, upto = bins[rows], np.cumsum(weight[rows])
+    first = np.flatnonzero(np.diff(bins, prepend=-1))
+    skipped = (reached - mass)[bins[first]] - (upto - weight[rows])[first]
+    upto += np.repeat(skipped, np.diff(first, append=len(rows)))
+    return rows[np.minimum(np.searchsorted(upto, grid), len(rows) - 1)]
+
+
+def _n_distinct(ordered: Array) -> int:
+    """Number of distinct rows, told from their residuals.
 
     Copies of a row have the same residual but for rounding, and other rows another one
     almost surely. So k copies and a weight of k lead to the same decision.
     """
-    n_distinct = 1
-    for block in row_chunks(len(order) - 1, 16 * n_rows):
-        ordered = norms[order[block.start : block.stop + 1]]
-        n_distinct += int(np.count_nonzero(np.diff(ordered) > 1e-9 * ordered[1:]))
-        if n_distinct > n_rows:
-            return True
-    return False
+    return 1 + int(np.count_nonzero(np.diff(ordered) > 1e-9 * ordered[1:]))
 
 
 def _fingerprint(X: Any) -> Array:

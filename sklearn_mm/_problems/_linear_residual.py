@@ -51,9 +51,6 @@ _CHUNK_ROWS, _CHUNK_ENTRIES = 262_144, 8_388_608
 # Eigenvalues of the standardised Gram matrix below this share of the largest are
 # directions that the data do not determine; the minimum-norm solution ignores them.
 _RANK_TOLERANCE = 1e-13
-# Standard deviations beyond so many median absolute deviations, on about so many rows,
-# are those of outliers in X.
-_BLOWN_UP, _ROBUST_ROWS = 50.0, 500
 # Means beyond this many spreads are subtracted from the rows before they are multiplied
 # (four of sixteen digits would be lost otherwise).
 _FAR = 100.0
@@ -70,76 +67,6 @@ def linear_chunks(X: Any, chunk_size: int | None) -> list[slice]:
     return chunks_of(X, chunk_size or max(64, rows))
 
 
-def standardization(
-    X: Any,
-    sample_weight: Array,
-    fit_intercept: bool,
-    chunk_size: int | None = None,
-    n_jobs: int | None = None,
-) -> tuple[Array, Array]:
-    """Weighted mean and standard deviation of columns (1 for constant columns).
-
-    Infinite where squares overflow: the caller may want other units.
-    """
-    n_features = X.shape[1]
-    mean = np.zeros(n_features)
-    total = sample_weight.sum()
-    chunks = linear_chunks(X, chunk_size)
-
-    def add_up(function: Any, *constants: Any) -> Array:
-        def arguments(chunk: slice) -> tuple[Any, ...]:
-            return sample_weight[chunk] / total, *constants
-
-        return sum(map_rows(function, X, chunks, n_jobs, arguments))
-
-    if scipy.sparse.issparse(X):
-        variance = add_up(_sum_of_sparse_squares)
-    else:
-        if fit_intercept:
-            mean = add_up(_sum_of_rows)
-        variance = add_up(_sum_of_squares, mean)
-    scale = np.sqrt(variance)
-    if not scipy.sparse.issparse(X):
-        _resist_outliers(X, mean, scale, fit_intercept)
-    # A spread that is rounding noise beside the mean is a constant column.
-    constant = scale <= 10.0 * np.finfo(X.dtype).eps * np.abs(mean)
-    scale[constant] = 1.0
-    return mean, scale
-
-
-def _sum_of_rows(X: Array, share: Array) -> Array:
-    return sum(_columns_times(X[block], share[block]) for block in _blocks(X))
-
-
-def _sum_of_squares(X: Array, share: Array, mean: Array) -> Array:
-    total = np.zeros(X.shape[1])
-    for block in _blocks(X):
-        centred = X[block] - mean
-        with np.errstate(over="ignore"):
-            total += _columns_times(np.square(centred, out=centred), share[block])
-    return total
-
-
-def _sum_of_sparse_squares(X: Any, share: Array) -> Array:
-    with np.errstate(over="ignore"):
-        return np.asarray(X.astype(np.float64).power(2).T @ share).ravel()
-
-
-def _resist_outliers(X: Any, mean: Array, scale: Array, fit_intercept: bool) -> None:
-    """Replace centre and scale in place where a few entries have blown them up.
-
-    They serve conditioning alone, so a part of the rows may speak for all: median and
-    median absolute deviation, where that is not zero.
-    """
-    sample = X[np.arange(0, X.shape[0], max(1, X.shape[0] // _ROBUST_ROWS))]
-    middle = np.median(sample, axis=0)
-    spread = np.median(np.abs(sample - middle), axis=0)
-    blown = (spread > 0) & ~(scale <= _BLOWN_UP * spread)
-    scale[blown] = spread[blown]
-    if fit_intercept:
-        mean[blown] = middle[blown]
-
-
 def _columnwise(A: Any, B: Array) -> Array:
     """A @ B; a single column goes as a vector, which BLAS does in half the time."""
     if B.shape[1] == 1:
@@ -147,7 +74,7 @@ def _columnwise(A: Any, B: Array) -> Array:
     return safe_sparse_dot(A, B, dense_output=True)
 
 
-def _columns_times(X: Array, v: Array) -> Array:
+def columns_times(X: Array, v: Array) -> Array:
     """X' v; BLAS, as fast on one thread, takes as long on two."""
     return np.einsum("ij,i->j", X, v)
 
@@ -156,16 +83,19 @@ def _block_rows(n_columns: int) -> int:
     return max(64, _BLOCK_ENTRIES // max(1, n_columns))
 
 
-def _blocks(X: Array) -> list[slice]:
+def cache_blocks(X: Array) -> list[slice]:
+    """Rows that are worked on while they are in the cache."""
     return row_chunks(X.shape[0], _block_rows(X.shape[1]))
 
 
 def _fitted(X: Any, coef: Array, intercept: Array) -> Array:
     """X coef + intercept in double precision."""
     if scipy.sparse.issparse(X) or X.dtype == np.float64:
-        return _columnwise(X, coef) + intercept
+        out = _columnwise(X, coef)
+        out += intercept
+        return out
     out = np.empty((X.shape[0], coef.shape[1]))
-    for block in _blocks(X):  # never more than a block is converted
+    for block in cache_blocks(X):  # never more than a block is converted
         out[block] = _columnwise(X[block].astype(np.float64), coef)
     out += intercept
     return out
@@ -182,10 +112,10 @@ def _products(X: Any, weights: Array, residual: Array) -> tuple[Array, Array]:
     if scipy.sparse.issparse(X):
         return X.T @ V, V.sum(axis=0)
     raw = np.zeros((X.shape[1], V.shape[1]))
-    for block in _blocks(X):
+    for block in cache_blocks(X):
         rows = X[block].astype(np.float64, copy=False)
         if V.shape[1] == 1:
-            raw[:, 0] += _columns_times(rows, V[block, 0])
+            raw[:, 0] += columns_times(rows, V[block, 0])
         else:
             raw += rows.T @ V[block]
     return raw, V.sum(axis=0)
@@ -255,13 +185,17 @@ class LinearResidual:
                 kept.residual = np.add(old, ahead[1], out=ahead[1])
             else:
                 del old, ahead  # before the new ones come: each takes n numbers
-                coef, intercept = self.unpack(theta)
-                kept.residual = self._map(
-                    _residual, lambda chunk: (self.Y[chunk], coef, intercept)
-                )
+                kept.residual = self._residual(theta)
             kept.theta = theta
         assert kept.residual is not None
         return kept.residual
+
+    def _residual(self, theta: Array) -> Array:
+        if not theta.any():  # X need not be read
+            values = map_chunks(self.Y.__getitem__, self.chunks, self.n_jobs)
+            return collect(values, self.chunks, len(self.Y))
+        coef, intercept = self.unpack(theta)
+        return self._map(_residual, lambda chunk: (self.Y[chunk], coef, intercept))
 
     def penalty(self, theta: Array) -> float:
         if not np.any(self.alpha):
@@ -452,27 +386,27 @@ def dense_sums(
     """
     (n, p), d = X.shape, residual.shape[1]
     shift = frame.shift
-    gram = np.zeros((p, p))
-    sums = np.zeros((p, d + 1))  # against the residuals, and against ones
-    ones = np.zeros((d + 1, d + 1))
+    root = np.sqrt(weights)[:, None]
+    right = np.hstack([residual, np.ones((n, 1))])
+    right *= root
+    # One matrix with all columns side by side, and few calls a block: threads wait for
+    # the interpreter's lock at every one.
     height = min(_block_rows(p), n)
-    buffer = np.empty((height, p))
-    right = np.ones((height, d + 1))
+    buffer = np.empty((height, p + d + 1))
+    moments = np.zeros((p + d + 1, p + d + 1))
     for block in row_chunks(n, height):
-        root = np.sqrt(weights[block, None])
-        x, y = buffer[: len(root)], right[: len(root)]
+        rows = buffer[: block.stop - block.start]
+        x = rows[:, :p]
         if shift is None:
-            np.multiply(X[block], root, out=x)
+            np.multiply(X[block], root[block], out=x)
         else:
             np.subtract(X[block], shift, out=x)
-            x *= root
-        np.multiply(residual[block], root, out=y[:, :d])
-        y[:, d:] = root
+            x *= root[block]
+        rows[:, p:] = right[block]
         # NumPy sees the same matrix twice and computes half of the products; unlike
         # SciPy's wrapper of that routine, it lets other threads run meanwhile.
-        gram += x.T @ x
-        sums += x.T @ y
-        ones += y.T @ y
+        moments += rows.T @ rows
+    gram, sums, ones = moments[:p, :p], moments[:p, p:], moments[p:, p:]
     offset = (frame.mean if shift is None else frame.mean - shift)[:, None]
     first = sums[:, d:]
     gram += ones[d, d] * (offset @ offset.T) - first @ offset.T - offset @ first.T
