@@ -400,7 +400,7 @@ class HalfQuadraticRobustRegressor(
             weight,
             _RESOLUTION,
             d,
-            chunks=model.chunks,
+            chunks=model.state_chunks,
             n_jobs=self.n_jobs,
         )
         history = History()

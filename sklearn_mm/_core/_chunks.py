@@ -45,12 +45,18 @@ def chunks_of(X: Any, chunk_size: int) -> list[slice]:
     return row_chunks(X.shape[0], chunk_size) if own is None else own
 
 
-def collect(values: Iterable[Any], chunks: Sequence[slice], n_rows: int) -> Any:
-    """One array of the values of chunks, arrays with an entry for each row."""
+def collect(
+    values: Iterable[Any], chunks: Sequence[slice], n_rows: int, out: Any = None
+) -> Any:
+    """One array of the values of chunks, arrays with an entry for each row.
+
+    An array `out` of that shape is filled again; fresh memory of this length takes as
+    long to get as the numbers in it to compute. A single chunk's value comes back as it
+    is.
+    """
     values = iter(values)
     if len(chunks) == 1:
         return next(values)
-    out: Any = None
     for chunk, value in zip(chunks, values, strict=True):
         if out is None:
             out = np.empty((n_rows, *value.shape[1:]), dtype=value.dtype)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import scipy.sparse
 
-from sklearn_mm._core._protocols import Array
+from sklearn_mm._core._chunks import map_chunks
+from sklearn_mm._core._protocols import ALL_ROWS, Array
 from sklearn_mm._problems._linear_residual import LinearResidual
 
 # Rows that the decision looks at; its cost does not grow with the data beyond. Fifty
@@ -16,6 +18,8 @@ from sklearn_mm._problems._linear_residual import LinearResidual
 _DECIDING_ROWS, _MIN_DECIDING, _MAX_DECIDING = 50, 1_000, 2_000
 # Below this a sample says nothing about so many parameters.
 ROWS_PER_PARAMETER = 5.0
+# Residuals 2**-32 times the largest, and smaller ones, are told apart by sorting.
+_N_BINS = 64 << 12
 
 
 def least_squares(model: LinearResidual, sample_weight: Array) -> Array:
@@ -39,19 +43,21 @@ class DecidingRows:
         cls, model: LinearResidual, sample_weight: Array, theta: Array | None
     ) -> DecidingRows:
         ols = least_squares(model, sample_weight)
-        norms = model.squared_norms(ols if theta is None else theta)
+        # Least-squares residuals give an order that moves with the rows and stays the
+        # same under affine changes of X and y.
+        measure = ols if theta is None else theta
+        model.residual(measure)  # before threads ask for it
+        norms = RowNorms(
+            lambda rows: model.squared_norms(measure, rows),
+            sample_weight,
+            model.state_chunks,
+            model.n_jobs,
+        )
         q = model.shape[0]
         n_rows = int(np.clip(_DECIDING_ROWS * q, _MIN_DECIDING, _MAX_DECIDING))
         n_rows = max(n_rows, int(ROWS_PER_PARAMETER * q))
-        # Least-squares residuals give an order that moves with the rows and stays the
-        # same under affine changes of X and y.
-        order = _along(norms, sample_weight, n_rows)
-        sampled = order is not None
-        if order is None:
-            counted = np.flatnonzero(sample_weight)
-            order = counted[np.argsort(norms[counted])]
+        order, sampled = norms.sample(n_rows)
         weight = np.ones(len(order)) if sampled else sample_weight[order]
-        del norms  # every array of the length of the data counts here
         X, Y = model.X[order].astype(np.float64), model.Y[order]
         first, total = _merge_copies(np.hstack([_fingerprint(X), Y]), weight)
         weight = total * (len(first) / total.sum())
@@ -66,34 +72,75 @@ class DecidingRows:
         return cls(small, weight, ols, sampled)
 
 
-def _along(norms: Array, weight: Array, n_rows: int) -> Array | None:
-    """Systematic sample of rows along the order of their residuals.
+@dataclass(frozen=True)
+class RowNorms:
+    """Squared residual norms of rows, ordered without sorting them all.
 
-    Every stratum of residuals is represented, and a row counts by its weight alone.
-    None if there are not more distinct rows than that.
-
-    Rows are counted in bins of equal leading digits, and only those in bins that one is
-    to be taken from are sorted.
+    Rows are counted in bins of equal leading digits, chunk by chunk.
     """
-    # Non-negative floats are ordered as their bits: exponent, then twelve digits more.
-    bins = norms.view(np.int64) >> 40
-    bins -= bins.min()
-    mass = np.bincount(bins, weights=weight)
-    reached = np.cumsum(mass)
-    grid = (np.arange(n_rows) + 0.5) / n_rows * reached[-1]
-    many = np.count_nonzero(mass) > n_rows
-    wanted = np.full(len(mass), not many)
-    wanted[np.searchsorted(reached, grid)] = True
-    rows = np.flatnonzero(wanted[bins] & (weight > 0))
-    rows = rows[np.argsort(norms[rows])]
-    if not many and _n_distinct(norms[rows]) <= n_rows:
-        return None
-    # Mass up to each row: before its bin, and in its bin.
-    bins, upto = bins[rows], np.cumsum(weight[rows])
-    first = np.flatnonzero(np.diff(bins, prepend=-1))
-    skipped = (reached - mass)[bins[first]] - (upto - weight[rows])[first]
-    upto += np.repeat(skipped, np.diff(first, append=len(rows)))
-    return rows[np.minimum(np.searchsorted(upto, grid), len(rows) - 1)]
+
+    read: Callable[[slice], Array]
+    weight: Array
+    chunks: Sequence[slice] = (ALL_ROWS,)
+    n_jobs: int | None = None
+
+    def sample(self, n_rows: int) -> tuple[Array, bool]:
+        """Rows in order: a systematic sample, and True, or all that have a weight.
+
+        A sample is taken if there are more distinct rows than `n_rows`. Every stratum
+        of residuals is represented in it, and a row counts by its weight alone.
+        """
+        first, last = np.array(self._map(_ends)).T
+        low, high = max(first.min(), last.max() - _N_BINS), last.max()
+
+        def mass_of(norms: Array, weight: Array) -> Array:
+            return np.bincount(_bins(norms, low), weight, minlength=high - low + 1)
+
+        mass = sum(self._map(mass_of))
+        reached = np.cumsum(mass)
+        grid = (np.arange(n_rows) + 0.5) / n_rows * reached[-1]
+        many = np.count_nonzero(mass) > n_rows
+        wanted = np.full(len(mass), not many)
+        wanted[np.searchsorted(reached, grid)] = True
+
+        def rows_of(norms: Array, weight: Array) -> tuple[Array, Array]:
+            rows = np.flatnonzero(wanted[_bins(norms, low)] & (weight > 0))
+            return rows, norms[rows]
+
+        found = self._map(rows_of)
+        starts = [chunk.start or 0 for chunk in self.chunks]
+        rows = np.concatenate([f[0] + i for f, i in zip(found, starts, strict=True)])
+        norms = np.concatenate([f[1] for f in found])
+        order = np.argsort(norms)
+        rows, norms = rows[order], norms[order]
+        if not many and _n_distinct(norms) <= n_rows:
+            return rows, False
+        # Mass up to each row: before its bin, and in its bin.
+        weight, bins = self.weight[rows], _bins(norms, low)
+        upto = np.cumsum(weight)
+        begin = np.flatnonzero(np.diff(bins, prepend=-1))
+        skipped = (reached - mass)[bins[begin]] - (upto - weight)[begin]
+        upto += np.repeat(skipped, np.diff(begin, append=len(rows)))
+        return rows[np.minimum(np.searchsorted(upto, grid), len(rows) - 1)], True
+
+    def _map(self, function: Callable[[Array, Array], Any]) -> list[Any]:
+        def value(rows: slice) -> Any:
+            return function(self.read(rows), self.weight[rows])
+
+        return list(map_chunks(value, self.chunks, self.n_jobs))
+
+
+def _ends(norms: Array, weight: Array) -> tuple[int, int]:
+    return _leading_digits(norms.min()), _leading_digits(norms.max())
+
+
+def _bins(norms: Array, low: int) -> Array:
+    return np.maximum(_leading_digits(norms) - low, 0)
+
+
+def _leading_digits(norms: Any) -> Any:
+    """Exponent and twelve binary digits; non-negative floats are ordered as bits."""
+    return norms.view(np.int64) >> 40
 
 
 def _n_distinct(ordered: Array) -> int:

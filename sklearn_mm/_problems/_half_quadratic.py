@@ -19,7 +19,7 @@ chunk by chunk where they are needed, and nothing is kept but the sums.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -97,6 +97,8 @@ class HalfQuadraticProblem:
     over_relaxed: bool = False  # go further than the minimiser with exact weights
     chunks: Sequence[slice] = (ALL_ROWS,)
     n_jobs: int | None = None
+    # Memory of the latest `sampled_weights`, which the next ones fill again.
+    _weights: list[Array] = field(default_factory=list, compare=False, repr=False)
 
     def start(self, rows: Rows) -> Confidence:
         """Nothing is kept from one theta to the next."""
@@ -145,17 +147,23 @@ class HalfQuadraticProblem:
         return self.kernel.weight(self._z(latent, rows) * latent.effort**2)
 
     def sampled_weights(self, latent: Confidence) -> Array:
-        """Sample weights times u, of all rows."""
-        return self.map_rows(
+        """Sample weights times u, of all rows; valid until the next call."""
+        out = self._weights.pop() if self._weights else None
+        out = self.map_rows(
             latent.theta,
             lambda rows: self.sample_weight[rows] * self.weights(latent, rows),
+            out,
         )
+        self._weights.append(out)
+        return out
 
-    def map_rows(self, theta: Array, function: Callable[[slice], Array]) -> Array:
+    def map_rows(
+        self, theta: Array, function: Callable[[slice], Array], out: Array | None = None
+    ) -> Array:
         """Values of a function of residuals for all rows, chunk by chunk."""
         self.model.residual(theta)  # before threads ask for it
         values = map_chunks(function, self.chunks, self.n_jobs)
-        return collect(values, self.chunks, len(self.sample_weight))
+        return collect(values, self.chunks, len(self.sample_weight), out)
 
     def minimize_upper(
         self, theta: Array, latent: Confidence

@@ -48,6 +48,9 @@ _BLOCK_ENTRIES = 256_000
 # Rows and entries of a task: large enough that handing it to a worker costs nothing
 # beside it, and small enough that rows read from a file are a small part of memory.
 _CHUNK_ROWS, _CHUNK_ENTRIES = 262_144, 8_388_608
+# Rows whose residuals and weights are one piece of work. They are passed through a few
+# short calls, at each of which threads wait for the interpreter's lock.
+_STATE_ROWS = 524_288
 # Eigenvalues of the standardised Gram matrix below this share of the largest are
 # directions that the data do not determine; the minimum-norm solution ignores them.
 _RANK_TOLERANCE = 1e-13
@@ -123,13 +126,16 @@ def _products(X: Any, weights: Array, residual: Array) -> tuple[Array, Array]:
 
 @dataclass
 class _Kept:
-    """What a model remembers between calls; never more than n_samples numbers each."""
+    """What a model remembers between calls; never more than n_samples numbers each.
+
+    The arrays are filled again and again; what they hold is told by the thetas.
+    """
 
     theta: Array | None = None
     residual: Array | None = None  # at that theta
-    # A theta that was tried from there, and the change of residuals on the way.
-    ahead: tuple[Array, Array] | None = None
-    weights: Array | None = None
+    ahead: Array | None = None  # a theta that was tried from there
+    change: Array | None = None  # of the residuals on the way
+    weights: Array | None = None  # in single precision
     factor: SymmetricFactor | None = None  # of H at those weights
     slope: float = np.inf  # G' H^-1 G of the latest step, a squared distance
 
@@ -179,23 +185,22 @@ class LinearResidual:
         kept = self._kept
         if kept.theta is not theta:
             # Nothing is known while it changes: an interrupt may come at any time.
-            old, ahead = kept.residual, kept.ahead
-            kept.theta = kept.residual = kept.ahead = None
-            if ahead is not None and ahead[0] is theta:
-                kept.residual = np.add(old, ahead[1], out=ahead[1])
+            ahead, kept.theta, kept.ahead = kept.ahead, None, None
+            if ahead is theta:
+                moved = np.add(kept.residual, kept.change, out=kept.change)
+                kept.residual, kept.change = moved, kept.residual
             else:
-                del old, ahead  # before the new ones come: each takes n numbers
-                kept.residual = self._residual(theta)
+                kept.residual = self._residual(theta, kept.residual)
             kept.theta = theta
         assert kept.residual is not None
         return kept.residual
 
-    def _residual(self, theta: Array) -> Array:
+    def _residual(self, theta: Array, out: Array | None) -> Array:
         if not theta.any():  # X need not be read
             values = map_chunks(self.Y.__getitem__, self.chunks, self.n_jobs)
-            return collect(values, self.chunks, len(self.Y))
+            return collect(values, self.chunks, len(self.Y), out)
         coef, intercept = self.unpack(theta)
-        return self._map(_residual, lambda chunk: (self.Y[chunk], coef, intercept))
+        return self._map(_residual, lambda chunk: (self.Y[chunk], coef, intercept), out)
 
     def penalty(self, theta: Array) -> float:
         if not np.any(self.alpha):
@@ -219,7 +224,7 @@ class LinearResidual:
         G -= ridge[:, None] * theta.reshape(self.shape)
         factor = SymmetricFactor(H)
         if self.X.shape[0] > _KEEP_ROWS:
-            kept.weights, kept.factor = weights, factor
+            self._keep(weights, factor)
         delta = factor.solve(G)
         kept.slope = float(np.sum(delta * G))
         share = relaxation * (2.0 - relaxation)
@@ -227,14 +232,22 @@ class LinearResidual:
             np.sum(delta * G)
         )
 
+    def _keep(self, weights: Array, factor: SymmetricFactor) -> None:
+        kept = self._kept
+        kept.factor = None  # until the weights are those that belong to it
+        if kept.weights is None:
+            kept.weights = np.empty(len(weights), dtype=np.float32)
+        np.copyto(kept.weights, weights, casting="same_kind")
+        kept.factor = factor
+
     def _is_close(self, weights: Array) -> bool:
         old = self._kept.weights
 
         def drift(chunk: slice) -> tuple[float, float]:
             change = np.abs(weights[chunk] - old[chunk])
-            return float(change.sum()), float(old[chunk].sum())
+            return float(change.sum()), float(old[chunk].sum(dtype=np.float64))
 
-        sums = np.array(list(map_chunks(drift, self.chunks, self.n_jobs)))
+        sums = np.array(list(map_chunks(drift, self.state_chunks, self.n_jobs)))
         change, size = sums.sum(axis=0)
         return bool(change <= _KEEP_DRIFT * size)
 
@@ -260,20 +273,20 @@ class LinearResidual:
             return None
         self._kept.slope = slope
         self._kept.ahead = None
-        change = self.fitted(*self.unpack(delta.ravel()))
+        change = self.fitted(*self.unpack(delta.ravel()), out=self._kept.change)
 
         def squares(chunk: slice) -> float:
             moved = change[chunk]
             return float(np.einsum("i,ij,ij->", weights[chunk], moved, moved))
 
-        curvature = sum(map_chunks(squares, self.chunks, self.n_jobs))
+        curvature = sum(map_chunks(squares, self.state_chunks, self.n_jobs))
         curvature += float(np.sum(ridge * np.square(delta)))
         if not (slope > 0.0 and curvature > 0.0):
             return theta, 0.0
         step = relaxation * slope / curvature
         new = theta + step * delta.ravel()
         change *= -step
-        self._kept.ahead = new, change
+        self._kept.change, self._kept.ahead = change, new
         return new, 0.5 * (2.0 - relaxation) * step * slope
 
     def _conjugate_gradients(
@@ -321,17 +334,17 @@ class LinearResidual:
         G = (raw - np.outer(self.mean, total)) / self.scale[:, None]
         return np.vstack([G, total]) if self.fit_intercept else G
 
-    def fitted(self, coef: Array, intercept: Array) -> Array:
+    def fitted(self, coef: Array, intercept: Array, out: Array | None = None) -> Array:
         """X coef + intercept of all rows."""
-        return self._map(_fitted, lambda chunk: (coef, intercept))
+        return self._map(_fitted, lambda chunk: (coef, intercept), out)
 
     def _tasks(self, function: Any, arguments: Any) -> Any:
         return map_rows(function, self.X, self.chunks, self.n_jobs, arguments)
 
-    def _map(self, function: Any, arguments: Any) -> Array:
+    def _map(self, function: Any, arguments: Any, out: Array | None) -> Array:
         """Values of all rows, of shape (n_samples, n_outputs or less)."""
         values = self._tasks(function, arguments)
-        return collect(values, self.chunks, self.X.shape[0])
+        return collect(values, self.chunks, self.X.shape[0], out)
 
     def normal_equations(self, theta: Array, weights: Array) -> tuple[Array, Array]:
         """Z' diag(w) Z and Z' diag(w) R, summed over chunks in order."""
@@ -353,6 +366,11 @@ class LinearResidual:
     def chunks(self) -> list[slice]:
         """Rows of a task."""
         return linear_chunks(self.X, self.chunk_size)
+
+    @functools.cached_property
+    def state_chunks(self) -> list[slice]:
+        """Rows whose residuals and weights are worked on together."""
+        return row_chunks(self.X.shape[0], self.chunk_size or _STATE_ROWS)
 
     def _ridge(self) -> Array:
         ridge = np.zeros(self.shape[0])

@@ -128,7 +128,7 @@ def refined_scale(model: LinearResidual, weight: Array, start: Start) -> float:
         lambda rows: model.squared_norms(start.theta, rows)[None, :],
         weight,
         model.Y.shape[1],
-        model.chunks,
+        model.state_chunks,
         model.n_jobs,
     )
     mixture = ScaleMixture.around(

@@ -58,8 +58,7 @@ class ColumnMoments:
         zeros = np.zeros(X.shape[1])
         if scipy.sparse.issparse(X):
             return cls(zeros, zeros, add_up(_sparse_squares), zeros, zeros, False)
-        counted = np.flatnonzero(sample_weight)
-        sample = X[counted[:: max(1, len(counted) // _ROBUST_ROWS)]].astype(np.float64)
+        sample = X[_some_rows(sample_weight)].astype(np.float64)
         # A nan or an infinity is reported by who asks for `finite`.
         with np.errstate(over="ignore", invalid="ignore"):
             median = np.median(sample, axis=0)
@@ -105,6 +104,16 @@ def standardization(
     """Mean and standard deviation of the columns of X."""
     moments = ColumnMoments.of(X, sample_weight, centred, chunk_size, n_jobs)
     return moments.standardization(X.dtype)
+
+
+def _some_rows(sample_weight: Array) -> Array:
+    """About `_ROBUST_ROWS` rows from everywhere, none of them without weight."""
+    rows = np.arange(0, len(sample_weight), max(1, len(sample_weight) // _ROBUST_ROWS))
+    rows = rows[sample_weight[rows] > 0]
+    if len(rows):
+        return rows
+    counted = np.flatnonzero(sample_weight)
+    return counted[:: max(1, len(counted) // _ROBUST_ROWS)]
 
 
 def _moments(X: Array, share: Array, centre: Array) -> Array:
