@@ -12,6 +12,7 @@ from sklearn.utils import Bunch
 from sklearn.utils.validation import _check_sample_weight
 
 import sklearn_mm  # for the version, which is set after this module is imported
+from sklearn_mm._core._chunks import kept_threads
 from sklearn_mm._core._loop import Status
 from sklearn_mm._core._protocols import Monitor
 from sklearn_mm.criteria import Fixed, Joint, RelaxedGeneralized, SufficientDescent
@@ -117,14 +118,16 @@ def unit_weights(sample_weight, X):
 def keep_state_on_error(fit):
     """Decorate a fit method so that an error leaves the estimator as it was.
 
-    Goes above `_fit_context`, so that callbacks are torn down before.
+    Goes above `_fit_context`, so that callbacks are torn down before. Threads that the
+    fit starts end with it.
     """
 
     @functools.wraps(fit)
     def wrapper(self, *args, **kwargs):
         state = dict(self.__dict__)
         try:
-            return fit(self, *args, **kwargs)
+            with kept_threads():
+                return fit(self, *args, **kwargs)
         except BaseException:
             self.__dict__.clear()
             self.__dict__.update(state)

@@ -20,8 +20,9 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, TypeVar
 
 import numpy as np
@@ -124,7 +125,7 @@ def _threads(
     n_threads = min(effective_n_jobs(n_jobs), cpu_count())
     config = get_config()
     pending: deque[Future[Value]] = deque()
-    with ThreadPoolExecutor(n_threads) as pool:
+    with _pool_of(n_threads) as pool:
         try:
             for task in tasks:
                 pending.append(pool.submit(_configured, config, function, *task))
@@ -135,6 +136,38 @@ def _threads(
         finally:
             for future in pending:
                 future.cancel()
+            wait(pending)
+
+
+# Threads of the `kept_threads` that this code is in, by their number.
+_kept_pools: ContextVar[dict[int, ThreadPoolExecutor] | None] = ContextVar(
+    "_kept_pools", default=None
+)
+
+
+@contextmanager
+def kept_threads() -> Iterator[None]:
+    """Start threads once for all maps inside; a start takes as long as a short map."""
+    pools: dict[int, ThreadPoolExecutor] = {}
+    token = _kept_pools.set(pools)
+    try:
+        yield
+    finally:
+        _kept_pools.reset(token)
+        for pool in pools.values():
+            pool.shutdown()
+
+
+@contextmanager
+def _pool_of(n_threads: int) -> Iterator[ThreadPoolExecutor]:
+    kept = _kept_pools.get()
+    if kept is None:
+        with ThreadPoolExecutor(n_threads) as pool:
+            yield pool
+        return
+    if n_threads not in kept:
+        kept[n_threads] = ThreadPoolExecutor(n_threads)
+    yield kept[n_threads]
 
 
 def _parallel(

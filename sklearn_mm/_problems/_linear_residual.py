@@ -23,6 +23,7 @@ Sparse X is scaled but not centred, which would fill it.
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -50,7 +51,7 @@ _BLOCK_ENTRIES = 256_000
 _CHUNK_ROWS, _CHUNK_ENTRIES = 262_144, 8_388_608
 # Rows whose residuals and weights are one piece of work. They are passed through a few
 # short calls, at each of which threads wait for the interpreter's lock.
-_STATE_ROWS = 524_288
+_STATE_ROWS = 262_144
 # Eigenvalues of the standardised Gram matrix below this share of the largest are
 # directions that the data do not determine; the minimum-norm solution ignores them.
 _RANK_TOLERANCE = 1e-13
@@ -86,20 +87,35 @@ def _block_rows(n_columns: int) -> int:
     return max(64, _BLOCK_ENTRIES // max(1, n_columns))
 
 
-def cache_blocks(X: Array) -> list[slice]:
-    """Rows that are worked on while they are in the cache."""
-    return row_chunks(X.shape[0], _block_rows(X.shape[1]))
+def cache_blocks(X: Array) -> Iterator[tuple[slice, Array]]:
+    """Blocks of rows that fit in the cache, each with memory for a copy of it.
+
+    It is the same memory for all: fresh pages take longer than the work on them.
+    """
+    height = min(_block_rows(X.shape[1]), X.shape[0])
+    buffer = np.empty((height, X.shape[1]))
+    for block in row_chunks(X.shape[0], height):
+        yield block, buffer[: block.stop - block.start]
+
+
+def _blocks_in_double(X: Array) -> Iterator[tuple[slice, Array]]:
+    """Blocks of rows, converted if need be."""
+    for block, rows in cache_blocks(X):
+        if X.dtype == np.float64:
+            yield block, X[block]
+        else:
+            np.copyto(rows, X[block])
+            yield block, rows
 
 
 def _fitted(X: Any, coef: Array, intercept: Array) -> Array:
     """X coef + intercept in double precision."""
     if scipy.sparse.issparse(X) or X.dtype == np.float64:
         out = _columnwise(X, coef)
-        out += intercept
-        return out
-    out = np.empty((X.shape[0], coef.shape[1]))
-    for block in cache_blocks(X):  # never more than a block is converted
-        out[block] = _columnwise(X[block].astype(np.float64), coef)
+    else:
+        out = np.empty((X.shape[0], coef.shape[1]))
+        for block, rows in _blocks_in_double(X):
+            out[block] = _columnwise(rows, coef)
     out += intercept
     return out
 
@@ -115,8 +131,7 @@ def _products(X: Any, weights: Array, residual: Array) -> tuple[Array, Array]:
     if scipy.sparse.issparse(X):
         return X.T @ V, V.sum(axis=0)
     raw = np.zeros((X.shape[1], V.shape[1]))
-    for block in cache_blocks(X):
-        rows = X[block].astype(np.float64, copy=False)
+    for block, rows in _blocks_in_double(X):
         if V.shape[1] == 1:
             raw[:, 0] += columns_times(rows, V[block, 0])
         else:

@@ -99,9 +99,18 @@ class LazyRows:
         of_row = np.searchsorted([b.start for b in blocks], rows, side="right") - 1
         order = np.argsort(of_row, kind="stable")
         wanted, first = np.unique(of_row[order], return_index=True)
-        for i, places in zip(wanted, np.split(order, first[1:]), strict=False):
-            out[places] = self._block(int(i), blocks)[rows[places] - blocks[i].start]
+        places = np.split(order, first[1:])
+        parts = {
+            int(i): rows[where] - blocks[i].start
+            for i, where in zip(wanted, places, strict=False)
+        }
+        for where, values in zip(places, self._rows_of(parts, blocks), strict=False):
+            out[where] = values
         return out
+
+    def _rows_of(self, parts: dict[int, Array], blocks: list[slice]) -> Iterator[Array]:
+        """Some rows of some blocks."""
+        return (self._block(i, blocks)[rows] for i, rows in parts.items())
 
     def _block(self, i: int, blocks: list[slice]) -> Array:
         if i not in self._last:
@@ -174,6 +183,17 @@ class DaskRows(LazyRows):
             ]
             yield from dask.compute(*tasks)
 
+    def _rows_of(self, parts: dict[int, Array], blocks: list[slice]) -> Iterator[Array]:
+        if len(parts) == 1:  # a mini-batch; the next one is from this block as well
+            return super()._rows_of(parts, blocks)
+        # Workers pick rows from their blocks, which stay where they are.
+        array = self.array.blocks[list(parts)]
+        wanted = iter(parts.values())
+        chunks = [blocks[i] for i in parts]
+        return replace(self, array=array, _last={}).map_blocks(
+            _take, chunks, lambda chunk: (next(wanted),)
+        )
+
     @property
     def batch_blocks(self) -> list[slice]:
         """The blocks of the array."""
@@ -196,6 +216,10 @@ def _call_on_block(
     function: Callable[..., Any], reader: LazyRows, block: Any, *arguments: Any
 ) -> Any:
     return call_on_part(function, reader.check(block), *arguments)
+
+
+def _take(X: Array, rows: Array) -> Array:
+    return X[rows]
 
 
 @dataclass(frozen=True)

@@ -119,9 +119,9 @@ def _some_rows(sample_weight: Array) -> Array:
 def _moments(X: Array, share: Array, centre: Array) -> Array:
     """First and second moment about the centre, summed in double precision."""
     total = np.zeros((2, X.shape[1]))
-    for block in cache_blocks(X):
+    for block, rows in cache_blocks(X):
         with np.errstate(over="ignore", invalid="ignore"):
-            rows = X[block] - centre
+            np.subtract(X[block], centre, out=rows)
             total[0] += columns_times(rows, share[block])
             total[1] += columns_times(np.square(rows, out=rows), share[block])
     return total
