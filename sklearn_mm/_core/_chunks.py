@@ -25,7 +25,6 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
-import numpy as np
 from joblib import Parallel, cpu_count, delayed, effective_n_jobs
 from joblib.parallel import ThreadingBackend, get_active_backend
 from sklearn import config_context, get_config
@@ -46,25 +45,6 @@ def chunks_of(X: Any, chunk_size: int) -> list[slice]:
     return row_chunks(X.shape[0], chunk_size) if own is None else own
 
 
-def collect(
-    values: Iterable[Any], chunks: Sequence[slice], n_rows: int, out: Any = None
-) -> Any:
-    """One array of the values of chunks, arrays with an entry for each row.
-
-    An array `out` of that shape is filled again; fresh memory of this length takes as
-    long to get as the numbers in it to compute. A single chunk's value comes back as it
-    is.
-    """
-    values = iter(values)
-    if len(chunks) == 1:
-        return next(values)
-    for chunk, value in zip(chunks, values, strict=True):
-        if out is None:
-            out = np.empty((n_rows, *value.shape[1:]), dtype=value.dtype)
-        out[chunk] = value
-    return out
-
-
 def map_chunks(
     function: Callable[[slice], Value], chunks: Sequence[slice], n_jobs: int | None
 ) -> Iterator[Value]:
@@ -77,6 +57,26 @@ def map_chunks(
             yield from map(function, chunks)
         else:
             yield from _threads(function, ((chunk,) for chunk in chunks), n_jobs)
+
+
+def fill_chunks(
+    function: Callable[[slice], Any],
+    chunks: Sequence[slice],
+    n_jobs: int | None,
+    out: Any,
+) -> Any:
+    """Put the values of `function`, an entry for each row, where they belong in `out`.
+
+    Callers fill the same memory again: fresh pages of the length of the data take as
+    long to get as the numbers in them to compute.
+    """
+
+    def fill(chunk: slice) -> None:
+        out[chunk] = function(chunk)
+
+    for _ in map_chunks(fill, chunks, n_jobs):
+        pass
+    return out
 
 
 def map_rows(
@@ -95,21 +95,48 @@ def map_rows(
     engine = getattr(X, "map_blocks", None)
     if engine is not None:
         yield from engine(function, chunks, arguments)
-        return
-    if len(chunks) == 1:
-        yield function(X[chunks[0]], *arguments(chunks[0]))
-        return
-    with one_blas_thread():
-        if effective_n_jobs(n_jobs) == 1:
-            for chunk in chunks:
-                yield function(X[chunk], *arguments(chunk))
-            return
+    elif _is_local(X, chunks, n_jobs):
+        yield from map_chunks(
+            lambda chunk: function(X[chunk], *arguments(chunk)), chunks, n_jobs
+        )
+    else:
         # Rows that are read on demand are read by the worker.
         part = getattr(X, "part", X.__getitem__)
         tasks = ((function, part(chunk), *arguments(chunk)) for chunk in chunks)
-        threads = isinstance(get_active_backend(prefer="threads")[0], ThreadingBackend)
-        workers = _threads if threads else _parallel
-        yield from workers(call_on_part, tasks, n_jobs)
+        yield from _parallel(call_on_part, tasks, n_jobs)
+
+
+def fill_rows(
+    function: Callable[..., Any],
+    X: Any,
+    chunks: Sequence[slice],
+    n_jobs: int | None,
+    arguments: Callable[[slice], tuple[Any, ...]],
+    out: Any,
+) -> Any:
+    """`map_rows` for values with an entry for each row, which go to `out`.
+
+    The function takes memory for them as its keyword `out`, where it has some.
+    """
+    if not hasattr(X, "map_blocks") and _is_local(X, chunks, n_jobs):
+
+        def fill(chunk: slice) -> None:
+            function(X[chunk], *arguments(chunk), out=out[chunk])
+
+        for _ in map_chunks(fill, chunks, n_jobs):
+            pass
+        return out
+    values = map_rows(function, X, chunks, n_jobs, arguments)
+    for chunk, value in zip(chunks, values, strict=True):
+        out[chunk] = value
+    return out
+
+
+def _is_local(X: Any, chunks: Sequence[slice], n_jobs: int | None) -> bool:
+    """Whether rows are worked on by threads of this process."""
+    if len(chunks) == 1 or effective_n_jobs(n_jobs) == 1:
+        return True
+    return isinstance(get_active_backend(prefer="threads")[0], ThreadingBackend)
 
 
 def _threads(

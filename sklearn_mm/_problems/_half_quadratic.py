@@ -24,7 +24,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from sklearn_mm._core._chunks import collect, map_chunks
+from sklearn_mm._core._chunks import fill_chunks, map_chunks
 from sklearn_mm._core._protocols import ALL_ROWS, Array, Bounds, NormalSystem, Rows
 from sklearn_mm.kernels import Kernel
 
@@ -97,7 +97,7 @@ class HalfQuadraticProblem:
     over_relaxed: bool = False  # go further than the minimiser with exact weights
     chunks: Sequence[slice] = (ALL_ROWS,)
     n_jobs: int | None = None
-    # Memory of the latest `sampled_weights`, which the next ones fill again.
+    # Memory of the weights of the latest minimiser, which the next ones fill again.
     _weights: list[Array] = field(default_factory=list, compare=False, repr=False)
 
     def start(self, rows: Rows) -> Confidence:
@@ -146,24 +146,20 @@ class HalfQuadraticProblem:
             return latent.u[rows]
         return self.kernel.weight(self._z(latent, rows) * latent.effort**2)
 
-    def sampled_weights(self, latent: Confidence) -> Array:
-        """Sample weights times u, of all rows; valid until the next call."""
-        out = self._weights.pop() if self._weights else None
-        out = self.map_rows(
+    def sampled_weights(self, latent: Confidence, out: Array | None = None) -> Array:
+        """Sample weights times u, of all rows."""
+        return self.map_rows(
             latent.theta,
             lambda rows: self.sample_weight[rows] * self.weights(latent, rows),
-            out,
+            np.empty(len(self.sample_weight)) if out is None else out,
         )
-        self._weights.append(out)
-        return out
 
     def map_rows(
-        self, theta: Array, function: Callable[[slice], Array], out: Array | None = None
+        self, theta: Array, function: Callable[[slice], Array], out: Array
     ) -> Array:
         """Values of a function of residuals for all rows, chunk by chunk."""
         self.model.residual(theta)  # before threads ask for it
-        values = map_chunks(function, self.chunks, self.n_jobs)
-        return collect(values, self.chunks, len(self.sample_weight), out)
+        return fill_chunks(function, self.chunks, self.n_jobs, out)
 
     def minimize_upper(
         self, theta: Array, latent: Confidence
@@ -171,7 +167,8 @@ class HalfQuadraticProblem:
         """Weighted least squares; the move is measured in units of tau."""
         assert latent.solution is not None
         if not latent.solution:
-            weights = self.sampled_weights(latent)
+            weights = self.sampled_weights(latent, *self._weights)
+            self._weights[:] = [weights]
             relaxation = self._relaxation(latent) if self.over_relaxed else 1.0
             new, decrease = self.model.minimize(theta, weights, relaxation)
             # decrease = sum_i w_i u_i ||fitted_i - fitted_i'||**2 / 2 (+ penalty): the

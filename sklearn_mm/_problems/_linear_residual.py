@@ -35,7 +35,8 @@ from sklearn.utils.extmath import safe_sparse_dot
 
 from sklearn_mm._core._chunks import (
     chunks_of,
-    collect,
+    fill_chunks,
+    fill_rows,
     map_chunks,
     map_rows,
     row_chunks,
@@ -71,11 +72,12 @@ def linear_chunks(X: Any, chunk_size: int | None) -> list[slice]:
     return chunks_of(X, chunk_size or max(64, rows))
 
 
-def _columnwise(A: Any, B: Array) -> Array:
+def _columnwise(A: Array, B: Array, out: Array) -> None:
     """A @ B; a single column goes as a vector, which BLAS does in half the time."""
     if B.shape[1] == 1:
-        return safe_sparse_dot(A, B[:, 0], dense_output=True)[:, None]
-    return safe_sparse_dot(A, B, dense_output=True)
+        np.matmul(A, B[:, 0], out=out[:, 0])
+    else:
+        np.matmul(A, B, out=out)
 
 
 def columns_times(X: Array, v: Array) -> Array:
@@ -108,20 +110,25 @@ def _blocks_in_double(X: Array) -> Iterator[tuple[slice, Array]]:
             yield block, rows
 
 
-def _fitted(X: Any, coef: Array, intercept: Array) -> Array:
+def _fitted(X: Any, coef: Array, intercept: Array, out: Array | None = None) -> Array:
     """X coef + intercept in double precision."""
-    if scipy.sparse.issparse(X) or X.dtype == np.float64:
-        out = _columnwise(X, coef)
-    else:
+    if out is None:
         out = np.empty((X.shape[0], coef.shape[1]))
+    if scipy.sparse.issparse(X):
+        out[:] = safe_sparse_dot(X, coef, dense_output=True)
+    elif X.dtype == np.float64:
+        _columnwise(X, coef, out)
+    else:
         for block, rows in _blocks_in_double(X):
-            out[block] = _columnwise(rows, coef)
+            _columnwise(rows, coef, out[block])
     out += intercept
     return out
 
 
-def _residual(X: Any, Y: Array, coef: Array, intercept: Array) -> Array:
-    fitted = _fitted(X, coef, intercept)
+def _residual(
+    X: Any, Y: Array, coef: Array, intercept: Array, out: Array | None = None
+) -> Array:
+    fitted = _fitted(X, coef, intercept, out)
     return np.subtract(Y, fitted, out=fitted)
 
 
@@ -211,11 +218,14 @@ class LinearResidual:
         return kept.residual
 
     def _residual(self, theta: Array, out: Array | None) -> Array:
+        if out is None:
+            out = np.empty(self.Y.shape)
         if not theta.any():  # X need not be read
-            values = map_chunks(self.Y.__getitem__, self.chunks, self.n_jobs)
-            return collect(values, self.chunks, len(self.Y), out)
+            return fill_chunks(self.Y.__getitem__, self.chunks, self.n_jobs, out)
         coef, intercept = self.unpack(theta)
-        return self._map(_residual, lambda chunk: (self.Y[chunk], coef, intercept), out)
+        return self._fill(
+            _residual, lambda chunk: (self.Y[chunk], coef, intercept), out
+        )
 
     def penalty(self, theta: Array) -> float:
         if not np.any(self.alpha):
@@ -351,15 +361,15 @@ class LinearResidual:
 
     def fitted(self, coef: Array, intercept: Array, out: Array | None = None) -> Array:
         """X coef + intercept of all rows."""
-        return self._map(_fitted, lambda chunk: (coef, intercept), out)
+        if out is None:
+            out = np.empty((self.X.shape[0], coef.shape[1]))
+        return self._fill(_fitted, lambda chunk: (coef, intercept), out)
 
     def _tasks(self, function: Any, arguments: Any) -> Any:
         return map_rows(function, self.X, self.chunks, self.n_jobs, arguments)
 
-    def _map(self, function: Any, arguments: Any, out: Array | None) -> Array:
-        """Values of all rows, of shape (n_samples, n_outputs or less)."""
-        values = self._tasks(function, arguments)
-        return collect(values, self.chunks, self.X.shape[0], out)
+    def _fill(self, function: Any, arguments: Any, out: Array) -> Array:
+        return fill_rows(function, self.X, self.chunks, self.n_jobs, arguments, out)
 
     def normal_equations(self, theta: Array, weights: Array) -> tuple[Array, Array]:
         """Z' diag(w) Z and Z' diag(w) R, summed over chunks in order."""
