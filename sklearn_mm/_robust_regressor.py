@@ -416,14 +416,15 @@ class HalfQuadraticRobustRegressor(
         self.scale_ = start.scale * units.scale
         if not isinstance(self.scale, str):
             self.scale_ = float(self.scale)
-        n_rows = X.shape[0]
         self.weights_ = problem.map_rows(
-            theta, lambda rows: kernel.weight(problem.z(theta, rows)), np.empty(n_rows)
+            theta,
+            lambda rows: kernel.weight(problem.z(theta, rows)),
+            problem.spare_memory(),
         )
         self.inlier_mask_ = problem.map_rows(
             theta,
             lambda rows: np.sqrt(problem.z(theta, rows)) * tuning <= radius,
-            np.empty(n_rows, dtype=bool),
+            np.empty(problem.n_samples, dtype=bool),
         )
         self.history_ = _in_units(history.to_bunch(), unit)
         self.n_iter_ = len(history)

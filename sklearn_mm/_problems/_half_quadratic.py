@@ -151,8 +151,16 @@ class HalfQuadraticProblem:
         return self.map_rows(
             latent.theta,
             lambda rows: self.sample_weight[rows] * self.weights(latent, rows),
-            np.empty(len(self.sample_weight)) if out is None else out,
+            np.empty(self.n_samples) if out is None else out,
         )
+
+    def spare_memory(self) -> Array:
+        """An array with a number for each row, to be filled."""
+        return self._weights.pop() if self._weights else np.empty(self.n_samples)
+
+    @property
+    def n_samples(self) -> int:
+        return len(self.sample_weight)
 
     def map_rows(
         self, theta: Array, function: Callable[[slice], Array], out: Array
@@ -167,8 +175,8 @@ class HalfQuadraticProblem:
         """Weighted least squares; the move is measured in units of tau."""
         assert latent.solution is not None
         if not latent.solution:
-            weights = self.sampled_weights(latent, *self._weights)
-            self._weights[:] = [weights]
+            weights = self.sampled_weights(latent, self.spare_memory())
+            self._weights.append(weights)
             relaxation = self._relaxation(latent) if self.over_relaxed else 1.0
             new, decrease = self.model.minimize(theta, weights, relaxation)
             # decrease = sum_i w_i u_i ||fitted_i - fitted_i'||**2 / 2 (+ penalty): the
