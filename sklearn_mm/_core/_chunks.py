@@ -157,10 +157,15 @@ def _threads(
             for task in tasks:
                 pending.append(pool.submit(_configured, config, function, *task))
                 if len(pending) > 2 * n_threads:
-                    yield pending.popleft().result()
+                    value = pending[0].result()
+                    pending.popleft()
+                    yield value
             while pending:
-                yield pending.popleft().result()
+                value = pending[0].result()
+                pending.popleft()
+                yield value
         finally:
+            # Nobody works on anymore when an error or an interrupt leaves this place.
             for future in pending:
                 future.cancel()
             wait(pending)
