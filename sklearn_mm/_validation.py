@@ -65,9 +65,12 @@ def assert_finite(estimator, X):
 def _check_targets(y):
     """Targets in a precision that can be computed with, none of them too large.
 
-    scikit-learn looks for infinity before it converts objects and long doubles, and
-    sums of two targets near the largest float overflow.
+    scikit-learn looks for infinity before it converts objects and long doubles, lets
+    strings pass, and sums of two targets near the largest float overflow.
     """
+    if y.dtype.kind in "SU":
+        y = y.astype(np.float64)
+        assert_all_finite(y, input_name="y")
     if y.dtype.kind != "f":
         return y
     if y.dtype not in (np.float32, np.float64):

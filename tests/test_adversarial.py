@@ -14,6 +14,7 @@ import pytest
 import scipy.sparse
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
 from sklearn.base import is_classifier
 from sklearn.exceptions import ConvergenceWarning, DataConversionWarning
 
@@ -279,6 +280,26 @@ def test_estimators(cls, data):
 @settings(max_examples=3_400, **common)
 def test_estimators_at_length(cls, data):
     fuzz(data, cls)
+
+
+@pytest.mark.parametrize(
+    "cls", [ContrastiveHebbianRegressor, HalfQuadraticRobustRegressor]
+)
+def test_targets_in_strings_are_numbers_or_errors(cls):
+    X = np.arange(40.0).reshape(20, 2)
+    y = np.arange(20.0)
+    model = cls(random_state=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        expected = model.fit(X, y).predict(X)
+        assert_array_equal(model.fit(X, y.astype(str)).predict(X), expected)
+    before = dict(vars(model))
+    for value, message in [("inf", "infinity"), ("nan", "NaN"), ("a", "convert")]:
+        bad = y.astype(str)
+        bad[3] = value
+        with pytest.raises(ValueError, match=message):
+            model.fit(X, bad)
+    assert vars(model) == before
 
 
 @st.composite
