@@ -76,13 +76,13 @@ class GradientStep:
         return Moved(new, float(np.linalg.norm(new - theta)))
 
 
-def run(inference, max_iter=200, tol=1e-6, **kwargs):
+def run(inference, max_iter=200, tol=1e-6, step=None, **kwargs):
     history = History()
     result = minimize(
         Parabola(),
         np.array([3.0, -1.0]),
         inference=inference,
-        step=GradientStep(),
+        step=GradientStep() if step is None else step,
         memory=Memory.start(10.0),
         history=history,
         max_iter=max_iter,
@@ -351,6 +351,32 @@ class TestLoop:
         assert result.status is Status.DIVERGED
         assert result.n_iter == len(steps) + 1
         assert_array_equal(result.theta, steps[last])
+
+    @pytest.mark.parametrize("at", [1, 3])
+    @pytest.mark.parametrize("options", [{}, {"interruptible": True}])
+    def test_interrupts_are_raised_unless_a_finished_update_is_asked_for(
+        self, options, at
+    ):
+        steps = []
+
+        class Interrupted(GradientStep):
+            def __call__(self, problem, theta, inferred):
+                steps.append(theta)
+                if len(steps) == at:
+                    raise KeyboardInterrupt
+                return super().__call__(problem, theta, inferred)
+
+        def interrupted():
+            return run(Continuation(Fixed(3)), step=Interrupted(), **options)[0]
+
+        if not options or at == 1:
+            with pytest.raises(KeyboardInterrupt):
+                interrupted()
+        else:
+            result = interrupted()
+            assert result.status is Status.INTERRUPTED
+            assert result.n_iter == at - 1
+            assert_array_equal(result.theta, steps[-1])
 
     def test_history_tells_epochs_and_seconds(self):
         begin = time.perf_counter()
