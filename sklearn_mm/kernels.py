@@ -245,8 +245,7 @@ class Huber(Kernel):
 
     def loss(self, z: ArrayLike) -> Array:
         z = np.asarray(z, dtype=float)
-        # The first branch is clipped, so that it cannot overflow where unused.
-        return np.asarray(np.where(z <= 1.0, np.minimum(z, 1.0) / 2, np.sqrt(z) - 0.5))
+        return np.asarray(np.where(z <= 1.0, z / 2, np.sqrt(z) - 0.5))
 
     def weight(self, z: ArrayLike) -> Array:
         return 1.0 / np.sqrt(np.maximum(z, 1.0))

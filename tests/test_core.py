@@ -1,5 +1,6 @@
 """The loop and its parts, on a problem small enough to know everything about."""
 
+import time
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -18,7 +19,7 @@ from sklearn_mm._core._inference import (
     accumulate_chunks,
 )
 from sklearn_mm._core._loop import Status, minimize
-from sklearn_mm._core._protocols import Bounds, Memory, Monitor, Moved
+from sklearn_mm._core._protocols import Bounds, Memory, Monitor, Moved, Trial
 from sklearn_mm._core._steps import SurrogateMinimizer
 from sklearn_mm.criteria import (
     Criterion,
@@ -75,13 +76,13 @@ class GradientStep:
         return Moved(new, float(np.linalg.norm(new - theta)))
 
 
-def run(inference, max_iter=200, tol=1e-6, **kwargs):
+def run(inference, max_iter=200, tol=1e-6, step=None, **kwargs):
     history = History()
     result = minimize(
         Parabola(),
         np.array([3.0, -1.0]),
         inference=inference,
-        step=GradientStep(),
+        step=GradientStep() if step is None else step,
         memory=Memory.start(10.0),
         history=history,
         max_iter=max_iter,
@@ -316,12 +317,92 @@ class TestLoop:
         assert result.n_iter == 5
         assert_array_equal(history.to_bunch().previous_upper, 10.0)
 
+    def test_sound_parameters_are_those_before_the_bound_blew_up(self):
+        steps, first_upper = [], 1e-3
+        theta = np.array([0.03, -0.01])
+
+        class Climbing(GradientStep):
+            def __call__(self, problem, theta, inferred):
+                steps.append(theta)
+                return super().__call__(problem, theta, inferred)
+
+        def climb(max_iter):
+            steps.clear()
+            return minimize(
+                Parabola(),
+                theta,
+                inference=Continuation(Fixed(60)),
+                step=Climbing(-1.0),
+                memory=Memory.start(first_upper),
+                history=History(),
+                max_iter=max_iter,
+                tol=None,
+            )
+
+        result = climb(20)
+        uppers = [x @ x / 2 for x in steps]
+        last = max(i for i, upper in enumerate(uppers) if upper <= 10 * first_upper)
+        assert 0 < last < 19
+        assert_array_equal(result.sound, steps[last])
+        assert_array_equal(climb(2).sound, steps[1])
+        # A bound that overflows ends the run there.
+        with np.errstate(over="ignore"):
+            result = climb(2000)
+        assert result.status is Status.DIVERGED
+        assert result.n_iter == len(steps) + 1
+        assert_array_equal(result.theta, steps[last])
+
+    @pytest.mark.parametrize("at", [1, 3])
+    @pytest.mark.parametrize("options", [{}, {"interruptible": True}])
+    def test_interrupts_are_raised_unless_a_finished_update_is_asked_for(
+        self, options, at
+    ):
+        steps = []
+
+        class Interrupted(GradientStep):
+            def __call__(self, problem, theta, inferred):
+                steps.append(theta)
+                if len(steps) == at:
+                    raise KeyboardInterrupt
+                return super().__call__(problem, theta, inferred)
+
+        def interrupted():
+            return run(Continuation(Fixed(3)), step=Interrupted(), **options)[0]
+
+        if not options or at == 1:
+            with pytest.raises(KeyboardInterrupt):
+                interrupted()
+        else:
+            result = interrupted()
+            assert result.status is Status.INTERRUPTED
+            assert result.n_iter == at - 1
+            assert_array_equal(result.theta, steps[-1])
+
+    def test_history_tells_epochs_and_seconds(self):
+        begin = time.perf_counter()
+        result, history = run(
+            Continuation(Fixed(1)),
+            max_iter=3,
+            tol=None,
+            batches=lambda: [slice(0, 4), slice(4, 8)],
+        )
+        elapsed = time.perf_counter() - begin
+        assert result.status is Status.MAX_ITER
+        assert history.epoch.tolist() == [0, 0, 1, 1, 2, 2]
+        assert np.all(np.diff(history.time, prepend=0.0) >= 0.0)
+        assert history.time[-1] <= elapsed
+        assert_array_equal(history.gap, history.upper_bound - history.lower_bound)
+
+    def test_memory(self):
+        trial = Trial(Bounds(3.0, 1.0), 1.0)
+        memory = Memory.start(5.0)
+        assert memory == Memory(5.0, 5.0, iteration=0, rejected=0)
+        memory = memory.after(trial, False).after(trial, False)
+        assert memory == Memory(5.0, 5.0, iteration=2, rejected=2)
+        assert memory.after(trial, True) == Memory(3.0, 5.0, iteration=3, rejected=0)
+
 
 class TestCriteria:
-    def test_base_class(self):
-        with pytest.raises(NotImplementedError):
-            Criterion().satisfied(None, None)
-
     def test_schedule_of_rho(self):
         criterion = SufficientDescent(0.4, power_t=2.0)
         assert criterion.rho_at(0) == 0.4
@@ -402,9 +483,11 @@ class TestChunks:
         assert sums == [values[c].sum() for c in chunks]
 
     def test_bounds_add_up(self):
-        first = Bounds(3.0, 1.0, np.ones(2))
-        second = Bounds(1.0, 0.5, np.ones(2))
+        first = Bounds(3.0, 1.0, np.ones(2), 5.0)
+        second = Bounds(1.0, 0.5, np.ones(2), 0.5)
         total = first + second
+        assert total.gap_curvature == 5.5
         assert (total.upper, total.lower, total.gap) == (4.0, 1.5, 2.5)
         assert_allclose(total.gradient, 2.0)
         assert (first + Bounds(1.0, 1.0)).gradient is None
+        assert (Bounds(1.0, 1.0) + first).gradient is None

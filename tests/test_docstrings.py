@@ -1,6 +1,8 @@
 """numpydoc's rules for everything public."""
 
+import ast
 import inspect
+import re
 
 import pytest
 
@@ -8,6 +10,7 @@ import sklearn_mm
 from sklearn_mm import criteria, kernels
 
 numpydoc = pytest.importorskip("numpydoc.validate")
+docscrape = pytest.importorskip("numpydoc.docscrape")
 
 # What the style leaves open: extended summaries, examples on small objects, final
 # periods of types, and the order of sections that scikit-learn uses as well.
@@ -31,3 +34,18 @@ def public():
 def test_numpydoc(name):
     errors = numpydoc.validate(name)["errors"]
     assert [error for error in errors if error[0] not in IGNORED] == []
+
+
+@pytest.mark.parametrize(
+    "name", sorted({*public(), "sklearn_mm.kernels.Kernel.tuning_constant"})
+)
+def test_defaults_are_the_documented_ones(name):
+    thing = numpydoc.Validator._load_obj(name)
+    parameters = inspect.signature(thing).parameters
+    for names, kind, _ in docscrape.get_doc_object(thing)["Parameters"]:
+        told = re.search(r"default=(.+)", kind)
+        if told:
+            values = [ast.literal_eval(value) for value in told[1].split(" and ")]
+            found = [parameters[each].default for each in names.split(", ")]
+            # One value may be that of all.
+            assert found == values * (len(found) // len(values))

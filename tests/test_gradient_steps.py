@@ -15,9 +15,9 @@ def quadratic(problem, theta, candidate, trial):
     return 0.5 * CURVATURE * float(candidate @ candidate)
 
 
-def inferred(satisfied=True, gap=0.0, decrease=1.0):
+def inferred(satisfied=True, gap=0.0, decrease=1.0, gap_curvature=CURVATURE):
     upper = quadratic(None, None, THETA, None)
-    bounds = Bounds(upper, upper - gap, CURVATURE * THETA, CURVATURE)
+    bounds = Bounds(upper, upper - gap, CURVATURE * THETA, gap_curvature)
     trial = Trial(bounds, 1.0, _decrease=lambda: decrease)
     return Inferred(trial, satisfied, 1.0)
 
@@ -67,7 +67,9 @@ class TestGradientDescent:
 
     def test_half_a_step_on_a_bound_that_failed(self):
         step = GradientDescent(quadratic)
-        assert_allclose(step(None, THETA, inferred(satisfied=False)).theta, THETA / 2)
+        moved = step(None, THETA, inferred(satisfied=False))
+        assert_allclose(moved.theta, THETA / 2)
+        assert moved.change == pytest.approx(0.5)  # in units of theta's norm
 
 
 @pytest.mark.parametrize(
@@ -118,3 +120,5 @@ def test_yardstick_of_the_stochastic_criterion():
     assert found == g @ g / 2 * gap / CURVATURE
     # Without a gap there is no error to compare.
     assert Adam(0.1).decrease(None, THETA, inferred().trial) == np.inf
+    flat = inferred(gap=gap, gap_curvature=0.0)
+    assert Adam(0.1).decrease(None, THETA, flat.trial) == np.inf

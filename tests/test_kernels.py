@@ -69,6 +69,17 @@ def test_weight_is_derivative_of_loss(name):
 
 
 @pytest.mark.parametrize("name", ROBUST)
+def test_penalty_slope(name):
+    kernel = KERNELS[name]
+    u = np.linspace(0.05, 0.95, 10)
+    slope = (kernel.penalty(u + 1e-6) - kernel.penalty(u - 1e-6)) / 2e-6
+    assert_allclose(kernel.penalty_slope(u), slope, rtol=1e-6)
+    # The weight minimises u z / 2 + penalty(u), so that slope(weight(z)) = -z / 2.
+    z = np.array([1.5, 4.0]) if name == "huber" else np.array([0.1, 0.4, 0.8])
+    assert_allclose(kernel.penalty_slope(kernel.weight(z)), -z / 2)
+
+
+@pytest.mark.parametrize("name", ROBUST)
 @given(u=st.floats(1e-9, 1.0), v=st.floats(1e-9, 1.0), t=st.floats(0.0, 1.0))
 def test_penalty_is_convex_and_nonnegative(name, u, v, t):
     kappa = KERNELS[name].penalty

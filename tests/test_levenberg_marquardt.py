@@ -1,5 +1,7 @@
 """The damped step: acceptance, damping, and what a rejection leaves alone."""
 
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
 import scipy.sparse
@@ -9,7 +11,7 @@ from sklearn_mm._core._history import History
 from sklearn_mm._core._inference import EffortBisection
 from sklearn_mm._core._levenberg_marquardt import LevenbergMarquardtStep
 from sklearn_mm._core._loop import minimize
-from sklearn_mm._core._protocols import ALL_ROWS, Memory
+from sklearn_mm._core._protocols import ALL_ROWS, Bounds, Inferred, Memory, Trial
 from sklearn_mm._problems._callable_residual import CallableResidual
 from sklearn_mm._problems._half_quadratic import HalfQuadraticProblem
 from sklearn_mm._problems._lifted import LiftedProblem
@@ -229,19 +231,6 @@ def test_lifted_step_solves_the_full_system(kernel, dim):
     np.testing.assert_allclose(predicted, decrease, rtol=1e-4)
 
 
-@pytest.mark.parametrize("kernel", sorted(KERNELS))
-def test_penalty_slope(kernel):
-    kernel = get_kernel(kernel)
-    u = np.linspace(0.05, 0.95, 10)
-    if kernel.name == "quadratic":
-        pytest.skip("its only weight is one")
-    slope = (kernel.penalty(u + 1e-6) - kernel.penalty(u - 1e-6)) / 2e-6
-    np.testing.assert_allclose(kernel.penalty_slope(u), slope, rtol=1e-6)
-    # The weight minimises u z / 2 + penalty(u), so that slope(weight(z)) = -z / 2.
-    z = np.array([0.1, 0.4, 0.8]) if kernel.name != "huber" else np.array([1.5, 4.0])
-    np.testing.assert_allclose(kernel.penalty_slope(kernel.weight(z)), -z / 2)
-
-
 def test_sparse_system_that_cannot_be_solved():
     J = scipy.sparse.csr_array(np.array([[1.0, 1.0], [2.0, 2.0]]))
     system = SparseSystem(J, np.ones(2))
@@ -268,7 +257,105 @@ def test_a_system_without_solution_is_a_rejected_step():
     inference = EffortBisection(Fixed(1.0))
     memory = Memory.start(problem.upper_at(START, 1.0))
     inferred = inference(problem, START, ALL_ROWS, memory, step)
+    assert inferred.trial.decrease == 0.0
     moved = step(problem, START, inferred)
     assert not moved.accepted
     assert moved.theta is START
     assert step.damping > damping
+
+
+@dataclass
+class Scripted:
+    """A bound of 40 whose model promises one decrease and whose step makes another."""
+
+    predicted: float = 1.0
+    actual: float = 1.0
+    upper: float = 40.0
+    delta: float = 3.0
+    gradient = np.array([1.0, -5.0, 2.0])
+
+    def normal_system(self, theta, latent):
+        return self
+
+    def damped_step(self, damping):
+        return np.array([0.0, self.delta, 4.0]), self.predicted
+
+    def retract(self, theta, delta):
+        return theta + delta
+
+    def decrease(self, theta, latent, new):
+        return self.actual
+
+    def step(self, step):
+        trial = Trial(Bounds(self.upper, 0.0), 1.0, latent=object())
+        return step(self, START, Inferred(trial, True, 1.0))
+
+
+@pytest.mark.parametrize("quality", [1e-3, 0.2, 0.5, 0.7, 0.95, 1.0, 3.0])
+@pytest.mark.parametrize("predicted", [0.25, 4.0])
+def test_damping_follows_nielsen_after_a_success(predicted, quality):
+    step = LevenbergMarquardtStep()
+    before = step.damping
+    problem = Scripted(predicted, quality * predicted)
+    moved = problem.step(step)
+    assert moved.accepted
+    # Eq. 3.16 of Madsen et al.; a decrease beyond the promise counts as kept.
+    kept = min(quality, 1.0)
+    factor = max(1 / 3, 1 - (2 * kept - 1) ** 3)
+    np.testing.assert_allclose(step.damping, before * factor, rtol=1e-12)
+    larger = predicted * max(quality, 1.0)
+    assert moved.change == pytest.approx(larger / problem.upper)
+    assert moved.info == {
+        "damping": before,
+        "optimality": 5.0,
+        "decrease": problem.actual,
+        "step_norm": 5.0,
+    }
+    np.testing.assert_array_equal(moved.theta - START, [0.0, 3.0, 4.0])
+
+
+def test_damping_doubles_ever_faster_until_a_success():
+    step = LevenbergMarquardtStep(initial_damping=1.0)
+    dampings = []
+    for actual in (-1.0, np.nan, 0.0, 0.5, -1.0, -1.0):
+        moved = Scripted(1.0, actual).step(step)
+        assert moved.accepted == (actual > 0)
+        dampings.append(step.damping)
+    assert dampings == [2.0, 8.0, 64.0, 64.0, 128.0, 512.0]
+    for _ in range(40):
+        Scripted().step(step)
+    assert step.damping == step.min_damping
+
+
+@pytest.mark.parametrize(
+    ("delta", "predicted"), [(np.inf, 1.0), (np.nan, 1.0), (3.0, np.inf), (3.0, np.nan)]
+)
+def test_steps_that_are_not_finite_are_rejected(delta, predicted):
+    step = LevenbergMarquardtStep()
+    problem = Scripted(predicted, delta=delta)
+    moved = problem.step(step)
+    assert not moved.accepted
+    assert moved.theta is START
+    assert moved.info["step_norm"] == moved.info["decrease"] == 0.0
+
+
+def test_at_the_minimum_to_rounding_the_model_is_trusted():
+    step = LevenbergMarquardtStep()
+    noise = 1e-15 * Scripted.upper
+    for predicted, actual in [(noise, -noise), (0.0, 0.0)]:
+        before = step.damping
+        assert Scripted(predicted, actual).step(step).accepted
+        assert step.damping == pytest.approx(before / 3)
+    # But neither a rise that is more than noise, nor a promise that is.
+    assert not Scripted(noise, -1e-3).step(step).accepted
+    assert not Scripted(1e-3, -noise).step(LevenbergMarquardtStep()).accepted
+    # Nor where failures have made the step so small.
+    assert not Scripted(noise, -noise).step(step).accepted
+
+
+def test_an_exact_fit_is_accepted():
+    """Bound, promise and decrease are all zero: the run has arrived."""
+    step = LevenbergMarquardtStep()
+    moved = Scripted(0.0, 0.0, upper=0.0).step(step)
+    assert moved.accepted
+    assert moved.change == 0.0

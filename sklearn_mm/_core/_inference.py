@@ -142,7 +142,7 @@ class EffortBisection:
     ) -> Trial:
         """The next trial, or `tight` itself when the bracket cannot be narrowed."""
         if tight is None:  # not satisfied yet: tighten towards exact latents
-            slack = _slack(loose) / _TIGHTEN if loose else 0.0
+            slack = _slack(loose) / _TIGHTEN
             return attempt(_effort(slack) if slack > self.resolution else 1.0)
         if loose == 0.0:  # satisfied all the way: loosen, in strides where far out
             slack = max(_slack(tight.effort), self.resolution)

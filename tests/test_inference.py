@@ -1,0 +1,196 @@
+"""How effort is found, on a problem that writes down what it is asked for."""
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose
+
+from sklearn_mm._core._inference import (
+    Continuation,
+    DoublingRestart,
+    EffortBisection,
+    Persistent,
+    _effort,
+    _slack,
+    accumulate_chunks,
+)
+from sklearn_mm._core._protocols import ALL_ROWS, Bounds, Memory
+from sklearn_mm._core._steps import SurrogateMinimizer
+from sklearn_mm.criteria import Criterion
+
+THETA = np.zeros(1)
+
+
+@dataclass
+class Recorder:
+    """The latent is the effort made so far; the gap never closes."""
+
+    upper: float = 2.0
+    efforts: list = field(default_factory=list)
+    n_starts: int = 0
+
+    def start(self, rows):
+        self.n_starts += 1
+        return 0.0
+
+    def infer(self, theta, latent, effort):
+        self.efforts.append(effort)
+        return latent + effort
+
+    def evaluate(self, theta, latent):
+        return Bounds(self.upper, 1.0)
+
+    def map_parts(self, function, theta, chunks, n_jobs, *arguments):
+        return (function(self, theta, *arguments) for _ in chunks)
+
+    def minimize_upper(self, theta, latent):
+        return theta, 0.0, 0.0
+
+
+class Needs(Criterion):
+    """Wants so much effort in each round, and calls any effort excessive on demand."""
+
+    def __init__(self, *needs, excessive=False):
+        vars(self).update(needs=needs, always=excessive)
+
+    def satisfied(self, trial, memory):
+        return trial.effort >= self.needs[memory.iteration]
+
+    def excessive(self, trial, memory):
+        return self.always
+
+
+def rounds(inference, problem, n=1):
+    """Outcomes of rounds, and the effort that the strategy has learnt from each."""
+    step = SurrogateMinimizer()
+    outcomes, learnt = [], []
+    for iteration in range(n):
+        memory = Memory(2.0, 2.0, iteration)
+        outcomes.append(inference(problem, THETA, ALL_ROWS, memory, step))
+        learnt.append(inference.effort)
+    return outcomes, learnt
+
+
+class TestContinuation:
+    def learnt(self, *needs):
+        inference = Continuation(
+            Needs(*needs), effort=4.0, min_effort=2.0, max_effort=6.0, patience=3
+        )
+        return rounds(inference, Recorder(), len(needs))[1]
+
+    def test_effort_falls_after_batches_in_a_row_for_which_it_was_enough(self):
+        assert self.learnt(1, 1, 1) == [4, 4, 3]
+        assert self.learnt(4, 4, 4, 1, 1, 1) == [4, 4, 3, 3, 3, 2]
+
+    def test_effort_grows_where_it_was_not_enough_and_counting_starts_again(self):
+        assert self.learnt(1, 1, 5, 1, 1, 1) == [4, 4, 5, 5, 5, 4]
+
+    def test_effort_stays_within_its_bounds(self):
+        assert self.learnt(*[9] * 4) == [5, 6, 6, 6]
+        assert self.learnt(*[1] * 12) == [4, 4, 3, 3, 3, 2, 2, 2, 2, 2, 2, 2]
+
+    @given(effort=st.integers(1, 20), need=st.integers(1, 60))
+    def test_passes_of_one_batch(self, effort, need):
+        problem = Recorder()
+        inference = Continuation(Needs(need), effort=effort)
+        (outcome,), _ = rounds(inference, problem)
+        assert outcome.satisfied and not outcome.capped
+        # Latents are kept, so that all passes count, and few are in vain.
+        assert problem.n_starts == 1
+        assert sum(problem.efforts) == outcome.work == outcome.trial.effort
+        assert need <= outcome.work <= max(effort, need, math.floor(1.5 * (need - 1)))
+        # Tests are few as well: each is after half as many passes again.
+        assert len(problem.efforts) <= 4 + math.log(max(need / effort, 1), 1.5)
+
+    def test_starts_with_one_pass(self):
+        (outcome,), _ = rounds(Continuation(Needs(0)), Recorder())
+        assert outcome.work == 1
+
+
+class TestDoubling:
+    @given(need=st.integers(1, 1000))
+    def test_least_power_of_two_that_will_do(self, need):
+        problem = Recorder()
+        inference = DoublingRestart(Needs(need), accumulate_chunks([ALL_ROWS]))
+        (outcome,), _ = rounds(inference, problem)
+        least = 2 ** math.ceil(math.log2(need))
+        assert outcome.trial.effort == problem.efforts[-1] == least
+        assert outcome.work == sum(problem.efforts) == 2 * least - 1
+        assert problem.n_starts == len(problem.efforts)  # nothing is kept
+
+
+@pytest.mark.parametrize("upper", [np.inf, np.nan, 1.0])
+@pytest.mark.parametrize("cls", [Continuation, DoublingRestart])
+def test_effort_ends_where_more_is_of_no_use(cls, upper):
+    """No gap is left, or no finite bound: the only sane thing to do is to stop."""
+    more = {} if cls is Continuation else {"accumulate": accumulate_chunks([ALL_ROWS])}
+    problem = Recorder(upper)
+    (outcome,), _ = rounds(cls(Needs(np.inf), **more), problem)
+    assert not outcome.satisfied and not outcome.capped
+    assert problem.efforts == [1.0]
+
+
+def test_persistent_latents_are_never_started_again():
+    problem = Recorder()
+    outcomes, _ = rounds(Persistent(Needs(0, 0, 3), effort=2.0), problem, 3)
+    assert problem.n_starts == 1
+    assert problem.efforts == [2.0, 2.0, 2.0]
+    assert [outcome.trial.latent for outcome in outcomes] == [2.0, 4.0, 6.0]
+    assert [outcome.work for outcome in outcomes] == [2.0, 2.0, 2.0]
+    assert [outcome.satisfied for outcome in outcomes] == [True, True, False]
+
+
+class TestBisection:
+    @given(effort=st.floats(1e-7, 1.0))
+    def test_slack_and_effort(self, effort):
+        assert_allclose(_effort(_slack(effort)), effort, rtol=1e-9)
+        assert_allclose(_slack(effort), effort**-2 - 1.0, rtol=1e-8, atol=1e-15)
+
+    @given(effort=st.floats(0.0, 1.0))
+    def test_first_guess_is_near_the_previous_effort(self, effort):
+        problem = Recorder()
+        inference = EffortBisection(Needs(0.0, 0.0), effort=effort)
+        (first, second), _ = rounds(inference, problem, 2)
+        assert problem.efforts == [first.trial.effort, second.trial.effort]
+        for old, new in ((effort, problem.efforts[0]), problem.efforts):
+            assert_allclose(1 - new**2, inference.contraction * (1 - old**2), atol=1e-9)
+
+    def test_starts_with_exact_latents(self):
+        problem = Recorder()
+        rounds(EffortBisection(Needs(0.0)), problem)
+        assert problem.efforts == [1.0]
+
+    @given(need=st.floats(1e-6, 1.0), effort=st.floats(0.0, 1.0))
+    def test_loosest_effort_is_found_in_few_trials(self, need, effort):
+        problem = Recorder()
+        inference = EffortBisection(Needs(need, excessive=True), effort=effort)
+        (outcome,), (learnt,) = rounds(inference, problem)
+        assert outcome.satisfied
+        assert outcome.work == len(problem.efforts) <= 40
+        found = outcome.trial.effort
+        assert learnt == found == min(e for e in problem.efforts if e >= need)
+        assert need <= found <= need * math.exp(inference.resolution) * (1 + 1e-9)
+
+    def test_loosening_goes_in_strides_down_to_zero(self):
+        problem = Recorder()
+        inference = EffortBisection(Needs(0.0, excessive=True), effort=0.9)
+        (outcome,), (learnt,) = rounds(inference, problem)
+        *efforts, last = problem.efforts
+        assert outcome.trial.effort == last == 0.0
+        strides = np.diff(np.log([_slack(effort) for effort in efforts]))
+        assert np.all(strides > 0.5) and np.all(strides < 4.0)
+        assert efforts[-1] > inference.floor > efforts[-1] / 8
+        assert learnt == 0.9  # zero says nothing about the next round
+
+    def test_tightening_ends_at_exact_latents(self):
+        problem = Recorder()
+        inference = EffortBisection(Needs(2.0), effort=0.1)
+        (outcome,), _ = rounds(inference, problem)
+        assert not outcome.satisfied
+        assert outcome.trial.effort == problem.efforts[-1] == 1.0
+        assert np.all(np.diff(problem.efforts) > 0)
+        assert len(problem.efforts) <= 20
