@@ -3,13 +3,16 @@
 import os
 import threading
 
+import joblib
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
 from sklearn_mm._core._chunks import (
     chunks_of,
-    collect,
+    fill_chunks,
+    fill_rows,
+    kept_threads,
     map_chunks,
     map_rows,
     row_chunks,
@@ -40,21 +43,71 @@ def test_jobs_are_threads_of_this_process():
         assert {process for process, _ in places} == {os.getpid()}
 
 
+def scaled(rows, shift, factor, out=None):
+    return np.multiply(factor, rows + shift[:, None], out=out)
+
+
 @pytest.mark.parametrize("n_jobs", [1, 2])
 @pytest.mark.parametrize("size", [4, 23, 50])
-def test_rows_come_with_their_arguments_and_are_collected(size, n_jobs):
+@pytest.mark.parametrize("backend", ["threading", "loky"])
+def test_rows_come_with_their_arguments_and_fill_an_array(size, n_jobs, backend):
     chunks = row_chunks(23, size)
     offsets = np.arange(23.0)
+    expected = 10 * (X + offsets[:, None])
 
-    def scaled(rows, shift, factor):
-        return (factor * (rows + shift[:, None])).astype(np.float32)
+    def arguments(chunk):
+        return offsets[chunk], 10.0
 
-    values = map_rows(scaled, X, chunks, n_jobs, lambda chunk: (offsets[chunk], 10.0))
-    found = collect(values, chunks, 23)
-    assert_array_equal(found, 10 * (X + offsets[:, None]))
-    assert found.dtype == np.float32
-    single = collect(map_chunks(lambda c: offsets[c], chunks, n_jobs), chunks, 23)
-    assert_array_equal(single, offsets)
+    out = np.full((23, 2), np.nan)
+    with joblib.parallel_config(backend):
+        values = map_rows(scaled, X, chunks, n_jobs, arguments)
+        assert_array_equal(np.concatenate(list(values)), expected)
+        assert fill_rows(scaled, X, chunks, n_jobs, arguments, out) is out
+    assert_array_equal(out, expected)
+    out = np.full(23, np.nan, dtype=np.float32)
+    assert fill_chunks(offsets.__getitem__, chunks, n_jobs, out) is out
+    assert_array_equal(out, offsets)
+
+
+def test_threads_are_kept_for_a_while(monkeypatch):
+    monkeypatch.setattr("sklearn_mm._core._chunks.cpu_count", lambda: 2)
+    before = threading.active_count()
+    together = threading.Barrier(2)
+
+    def thread(chunk):
+        together.wait(10)  # both of them are needed
+        return threading.current_thread()
+
+    with kept_threads():
+        first = set(map_chunks(thread, CHUNKS[:4], 2))
+        assert set(map_chunks(thread, CHUNKS[:4], 2)) == first
+    assert len(first) == 2
+    assert not any(thread.is_alive() for thread in first)
+    assert first.isdisjoint(map_chunks(thread, CHUNKS[:4], 2))
+    assert threading.active_count() == before
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_nobody_works_on_after_an_error(keep):
+    running = set()
+
+    def work(chunk):
+        if chunk == CHUNKS[0]:
+            raise KeyError("first")
+        running.add(chunk.start)
+        threading.Event().wait(0.05)
+        running.discard(chunk.start)
+
+    def fail():
+        with pytest.raises(KeyError, match="first"):
+            list(map_chunks(work, CHUNKS, 2))
+        assert not running
+
+    if keep:
+        with kept_threads():
+            fail()
+    else:
+        fail()
 
 
 def test_data_may_have_borders_of_their_own():
