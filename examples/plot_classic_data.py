@@ -6,7 +6,7 @@
 * Stack loss: rows 1, 3, 4 and 21 are taken for outliers by most authors.
 * Belgian telephone calls: from 1964 to 1969 another quantity was recorded.
 
-Without the data at hand, a set of the same kind is made up.
+Without the data at hand, each is replaced by a made-up one and called so.
 """
 
 import matplotlib.pyplot as plt
@@ -40,7 +40,13 @@ def made_up(seed):
     return X, y
 
 
-sets = {name: load_classic(name) or made_up(i) for i, name in enumerate(CLASSIC)}
+sets = {}
+for i, name in enumerate(CLASSIC):
+    data = load_classic(name)
+    if data is None:
+        sets[f"Made up, in place of {TITLES[name]}"] = made_up(i), ("x", "y")
+    else:
+        sets[TITLES[name]] = data, LABELS.get(name, ())
 
 # %%
 # Fits
@@ -49,12 +55,12 @@ sets = {name: load_classic(name) or made_up(i) for i, name in enumerate(CLASSIC)
 # more, residuals against predictions. The band is three noise scales wide on either
 # side.
 fig, axes = plt.subplots(2, 2, figsize=(10, 7.5), layout="constrained")
-for ax, (name, (X, y)) in zip(axes.flat, sets.items(), strict=True):
+for ax, (title, ((X, y), labels)) in zip(axes.flat, sets.items(), strict=True):
     model = HalfQuadraticRobustRegressor(random_state=0).fit(X, y)
     flagged = np.flatnonzero(~model.inlier_mask_)
-    print(f"{TITLES[name]:25s} flagged rows: {(flagged + 1).tolist()}")
+    print(f"{title}: flagged rows: {(flagged + 1).tolist()}")
     RobustFitDisplay.from_estimator(model, X, y, ax=ax)
-    ax.set_title(TITLES[name])
+    ax.set_title(title)
     if X.shape[1] == 1:
         grid = np.linspace(X.min(), X.max(), 2)[:, None]
         ols = LinearRegression().fit(X, y).predict(grid)
@@ -68,6 +74,6 @@ for ax, (name, (X, y)) in zip(axes.flat, sets.items(), strict=True):
                 fontsize=7,
                 color="C3",
             )
-        ax.set(**dict(zip(("xlabel", "ylabel"), LABELS.get(name, ()), strict=False)))
+        ax.set(**dict(zip(("xlabel", "ylabel"), labels, strict=False)))
     ax.legend(fontsize=8)
 plt.show()

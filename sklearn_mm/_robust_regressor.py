@@ -157,8 +157,9 @@ class HalfQuadraticRobustRegressor(
         Start from the coefficients of the previous call to `fit`.
 
     chunk_size : int, default=None
-        Rows that are handed to a worker, or read from a file, at a time. None lets the
-        estimator choose. The result does not depend on it but for rounding.
+        Rows that are handed to a worker, or read from a file, and whose residuals and
+        weights are worked on, at a time. None lets the estimator choose. The result
+        does not depend on it but for rounding.
 
     n_jobs : int, default=None
         Number of workers for sums over rows; None means 1 unless in a
@@ -416,12 +417,12 @@ class HalfQuadraticRobustRegressor(
         self.scale_ = start.scale * units.scale
         if not isinstance(self.scale, str):
             self.scale_ = float(self.scale)
-        self.weights_ = problem.map_rows(
+        self.weights_ = problem.fill_rows(
             theta,
             lambda rows: kernel.weight(problem.z(theta, rows)),
             problem.spare_memory(),
         )
-        self.inlier_mask_ = problem.map_rows(
+        self.inlier_mask_ = problem.fill_rows(
             theta,
             lambda rows: np.sqrt(problem.z(theta, rows)) * tuning <= radius,
             np.empty(problem.n_samples, dtype=bool),

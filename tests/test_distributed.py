@@ -131,6 +131,20 @@ class TestDask:
         X, y = self.arrays()
         assert_equal_fits(X.persist(), y)
 
+    def test_empty_blocks(self):
+        da = pytest.importorskip("dask.array")
+        X, y = make_data()
+        kept = np.ones(len(X), dtype=bool)
+        kept[BLOCK : 2 * BLOCK] = False
+        filtered = da.from_array(X, chunks=(BLOCK, -1))[da.from_array(kept, BLOCK)]
+        with pytest.raises(ValueError, match="compute_chunk_sizes"):
+            robust(filtered, y[kept])
+        model = robust(filtered.compute_chunk_sizes(), y[kept])
+        assert_array_equal(model.coef_, robust(X[kept], y[kept]).coef_)
+        network = hebbian(filtered, y[kept])
+        expected = hebbian(X[kept], y[kept])
+        assert_array_equal(network.coefs_[0], expected.coefs_[0])
+
     def test_joblib_backend(self, cluster):
         with joblib.parallel_config("dask"):
             assert_equal_fits(*make_data())

@@ -2,6 +2,7 @@
 
 import pickle
 import tracemalloc
+import warnings
 
 import numpy as np
 import pytest
@@ -893,3 +894,30 @@ def test_targets_too_large_to_add_are_refused(large):
     y[3] = large[0]
     with pytest.raises(ValueError, match="too large for dtype"):
         HalfQuadraticRobustRegressor().fit(X, y)
+
+
+@pytest.mark.parametrize("size", [1e12, 1e60])
+@pytest.mark.parametrize("period", [2.5, 3, 4, 20])
+def test_giant_outliers_at_regular_places(rng, size, period):
+    n = 100_000
+    X = rng.normal(size=(n, 2))
+    y = X @ [1.0, 2.0] + 0.1 * rng.normal(size=n)
+    y[np.arange(n) % period < 1] += size
+    model = make().fit(X, y)
+    assert_allclose(model.coef_, [1.0, 2.0], atol=0.01)
+    assert_allclose(model.scale_, 0.1, rtol=0.05)
+    assert model.inlier_mask_.sum() < n * (1 - 1 / period) + 1
+
+
+def test_small_chunks_take_little_memory(rng):
+    X = rng.normal(size=(30_000, 2))
+    y = X @ [1.0, 2.0] + np.exp(10 * rng.normal(size=30_000))  # residuals of all sizes
+    tracemalloc.start()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            make(chunk_size=300, max_iter=2).fit(X, y)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 30 * X.nbytes

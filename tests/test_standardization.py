@@ -50,6 +50,15 @@ def test_a_few_giant_entries_do_not_blow_it_up(rng):
     assert np.all((scale > 0.5) & (scale < 2.0))
 
 
+@pytest.mark.parametrize("period", [3, 4, 100])
+def test_giant_entries_at_regular_places(rng, period):
+    X = rng.normal(size=(50_000, 1))
+    X[::period] += 1e12
+    mean, scale = standardization(X, np.ones(50_000), True)
+    assert abs(mean[0]) < 2.0
+    assert 0.5 < scale[0] < 3.0
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("weight", [0.0, 1.0])
 @pytest.mark.parametrize("centred", [False, True])

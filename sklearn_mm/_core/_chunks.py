@@ -5,7 +5,8 @@ rows and the chunk size alone, chunks are computed with one BLAS thread each whe
 work is split, and results come back in order, so that sums are the same to the last
 bit for any number and kind of workers.
 
-Two maps, for two kinds of data:
+Two maps, for two kinds of data, each with a form that fills an array (`fill_rows`,
+`fill_chunks`):
 
 `map_rows`
     reads X, which may be anywhere. A task is a plain function, the rows of one chunk
@@ -13,6 +14,8 @@ Two maps, for two kinds of data:
 `map_chunks`
     works on numbers that are kept for every row (residuals, weights). They stay in this
     process and are shared by threads.
+
+Threads end with the map that has started them, or with the `kept_threads` around it.
 """
 
 from __future__ import annotations
@@ -95,7 +98,7 @@ def map_rows(
     engine = getattr(X, "map_blocks", None)
     if engine is not None:
         yield from engine(function, chunks, arguments)
-    elif _is_local(X, chunks, n_jobs):
+    elif _is_local(chunks, n_jobs):
         yield from map_chunks(
             lambda chunk: function(X[chunk], *arguments(chunk)), chunks, n_jobs
         )
@@ -116,9 +119,10 @@ def fill_rows(
 ) -> Any:
     """`map_rows` for values with an entry for each row, which go to `out`.
 
-    The function takes memory for them as its keyword `out`, where it has some.
+    Threads of this process hand the function its part of `out` as a keyword, for it to
+    fill. Workers elsewhere call it without, and what it returns is put there.
     """
-    if not hasattr(X, "map_blocks") and _is_local(X, chunks, n_jobs):
+    if not hasattr(X, "map_blocks") and _is_local(chunks, n_jobs):
 
         def fill(chunk: slice) -> None:
             function(X[chunk], *arguments(chunk), out=out[chunk])
@@ -132,7 +136,7 @@ def fill_rows(
     return out
 
 
-def _is_local(X: Any, chunks: Sequence[slice], n_jobs: int | None) -> bool:
+def _is_local(chunks: Sequence[slice], n_jobs: int | None) -> bool:
     """Whether rows are worked on by threads of this process."""
     if len(chunks) == 1 or effective_n_jobs(n_jobs) == 1:
         return True

@@ -19,8 +19,6 @@ from sklearn_mm._problems._row_sources import LazyRows, MappedRows
 _FARTHEST = 1e50
 # Columns larger than this, or smaller than its inverse, are brought to size one.
 _LARGE = 1e100
-# Targets that tell centre and size; units need not be exact.
-_TELLING_ROWS = 50_000
 # A penalty whose inverse is this holds its coefficient at zero.
 _TINY_PENALTY = 1e-200
 
@@ -39,17 +37,6 @@ def weighted_median(values: Array, weight: Array) -> Array:
     columns = np.arange(values.shape[1])
     # Halved before they are added: the sum of two large values may overflow.
     return ordered[lower, columns] / 2.0 + ordered[upper, columns] / 2.0
-
-
-def _centre_and_size(Y: Array, weight: Array, centred: bool) -> tuple[Array, float]:
-    """Medians of the targets and of their distances: outliers may be of any size."""
-    counted = weight > 0
-    if not counted.any():
-        return np.zeros(Y.shape[1]), 0.0
-    Y = Y[counted].astype(np.float64, copy=False)
-    weight = weight[counted]
-    centre = weighted_median(Y, weight) if centred else np.zeros(Y.shape[1])
-    return centre, float(np.max(weighted_median(np.abs(Y - centre), weight)))
 
 
 def _column_units(
@@ -122,13 +109,14 @@ class DataUnits:
 
         The columns' spread tells where to look for extremes.
         """
-        Y = y.reshape(len(y), -1)
-        some = slice(None, None, max(1, len(Y) // _TELLING_ROWS))
-        centre, scale = _centre_and_size(Y[some], weight[some], centred)
+        Y = y.reshape(len(y), -1).astype(np.float64, copy=False)
+        centre = weighted_median(Y, weight) if centred else np.zeros(Y.shape[1])
+        distance = np.abs(Y - centre)
+        # A median of all of them, since outliers may be of any size and in any places;
+        # the largest if most are equal.
+        scale = float(np.max(weighted_median(distance, weight)))
         if not scale > 0:
-            centre, scale = _centre_and_size(Y, weight, centred)
-        if not scale > 0:  # most of them are equal
-            scale = float(np.max(np.abs(Y[weight > 0] - centre))) or 1.0
+            scale = float(np.max(distance[weight > 0])) or 1.0
         columns = _column_units(X, spread, chunk_size, n_jobs)
         return cls(centre, scale, y.ndim == 1, columns)
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import scipy.sparse
 
-from sklearn_mm._core._chunks import map_chunks
+from sklearn_mm._core._chunks import map_chunks, row_chunks
 from sklearn_mm._core._protocols import ALL_ROWS, Array
-from sklearn_mm._problems._linear_residual import LinearResidual
+from sklearn_mm._problems._linear_residual import STATE_ROWS, LinearResidual
 
 # Rows that the decision looks at; its cost does not grow with the data beyond. Fifty
 # for each parameter, within limits.
@@ -50,7 +50,7 @@ class DecidingRows:
         norms = RowNorms(
             lambda rows: model.squared_norms(measure, rows),
             sample_weight,
-            model.state_chunks,
+            row_chunks(len(sample_weight), STATE_ROWS),
             model.n_jobs,
         )
         q = model.shape[0]
@@ -90,7 +90,7 @@ class RowNorms:
         A sample is taken if there are more distinct rows than `n_rows`. Every stratum
         of residuals is represented in it, and a row counts by its weight alone.
         """
-        first, last = np.array(self._map(_ends)).T
+        first, last = np.array(list(self._map(_ends))).T
         low, high = max(first.min(), last.max() - _N_BINS), last.max()
 
         def mass_of(norms: Array, weight: Array) -> Array:
@@ -107,7 +107,7 @@ class RowNorms:
             rows = np.flatnonzero(wanted[_bins(norms, low)] & (weight > 0))
             return rows, norms[rows]
 
-        found = self._map(rows_of)
+        found = list(self._map(rows_of))
         starts = [chunk.start or 0 for chunk in self.chunks]
         rows = np.concatenate([f[0] + i for f, i in zip(found, starts, strict=True)])
         norms = np.concatenate([f[1] for f in found])
@@ -123,11 +123,11 @@ class RowNorms:
         upto += np.repeat(skipped, np.diff(begin, append=len(rows)))
         return rows[np.minimum(np.searchsorted(upto, grid), len(rows) - 1)], True
 
-    def _map(self, function: Callable[[Array, Array], Any]) -> list[Any]:
+    def _map(self, function: Callable[[Array, Array], Any]) -> Iterator[Any]:
         def value(rows: slice) -> Any:
             return function(self.read(rows), self.weight[rows])
 
-        return list(map_chunks(value, self.chunks, self.n_jobs))
+        return map_chunks(value, self.chunks, self.n_jobs)
 
 
 def _ends(norms: Array, weight: Array) -> tuple[int, int]:

@@ -148,7 +148,7 @@ class HalfQuadraticProblem:
 
     def sampled_weights(self, latent: Confidence, out: Array | None = None) -> Array:
         """Sample weights times u, of all rows."""
-        return self.map_rows(
+        return self.fill_rows(
             latent.theta,
             lambda rows: self.sample_weight[rows] * self.weights(latent, rows),
             np.empty(self.n_samples) if out is None else out,
@@ -162,10 +162,10 @@ class HalfQuadraticProblem:
     def n_samples(self) -> int:
         return len(self.sample_weight)
 
-    def map_rows(
+    def fill_rows(
         self, theta: Array, function: Callable[[slice], Array], out: Array
     ) -> Array:
-        """Values of a function of residuals for all rows, chunk by chunk."""
+        """Put values of a function of residuals, for all rows, into `out`."""
         self.model.residual(theta)  # before threads ask for it
         return fill_chunks(function, self.chunks, self.n_jobs, out)
 

@@ -52,7 +52,7 @@ _BLOCK_ENTRIES = 256_000
 _CHUNK_ROWS, _CHUNK_ENTRIES = 262_144, 8_388_608
 # Rows whose residuals and weights are one piece of work. They are passed through a few
 # short calls, at each of which threads wait for the interpreter's lock.
-_STATE_ROWS = 262_144
+STATE_ROWS = 262_144
 # Eigenvalues of the standardised Gram matrix below this share of the largest are
 # directions that the data do not determine; the minimum-norm solution ignores them.
 _RANK_TOLERANCE = 1e-13
@@ -94,7 +94,7 @@ def cache_blocks(X: Array) -> Iterator[tuple[slice, Array]]:
 
     It is the same memory for all: fresh pages take longer than the work on them.
     """
-    height = min(_block_rows(X.shape[1]), X.shape[0])
+    height = max(1, min(_block_rows(X.shape[1]), X.shape[0]))
     buffer = np.empty((height, X.shape[1]))
     for block in row_chunks(X.shape[0], height):
         yield block, buffer[: block.stop - block.start]
@@ -209,8 +209,9 @@ class LinearResidual:
             # Nothing is known while it changes: an interrupt may come at any time.
             ahead, kept.theta, kept.ahead = kept.ahead, None, None
             if ahead is theta:
-                moved = np.add(kept.residual, kept.change, out=kept.change)
-                kept.residual, kept.change = moved, kept.residual
+                old, new, kept.change = kept.residual, kept.change, None
+                kept.residual = np.add(old, new, out=new)
+                kept.change = old
             else:
                 kept.residual = self._residual(theta, kept.residual)
             kept.theta = theta
@@ -395,7 +396,7 @@ class LinearResidual:
     @functools.cached_property
     def state_chunks(self) -> list[slice]:
         """Rows whose residuals and weights are worked on together."""
-        return row_chunks(self.X.shape[0], self.chunk_size or _STATE_ROWS)
+        return row_chunks(self.X.shape[0], self.chunk_size or STATE_ROWS)
 
     def _ridge(self) -> Array:
         ridge = np.zeros(self.shape[0])

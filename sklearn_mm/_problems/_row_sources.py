@@ -146,6 +146,8 @@ class DaskRows(LazyRows):
             )
         if array.numblocks[1] > 1:
             array = array.rechunk({1: -1})
+        if array.shape[0] and 0 in array.chunks[0]:  # as a filter leaves them
+            array = array.blocks[np.flatnonzero(array.chunks[0])]
         return cls(array)
 
     @property

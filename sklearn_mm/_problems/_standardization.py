@@ -21,7 +21,7 @@ from sklearn_mm._problems._linear_residual import (
     linear_chunks,
 )
 
-# Standard deviations beyond so many median absolute deviations, on about so many rows,
+# Standard deviations beyond so many median absolute deviations, on so many rows,
 # are those of outliers in X.
 _BLOWN_UP, _ROBUST_ROWS = 50.0, 500
 
@@ -107,13 +107,17 @@ def standardization(
 
 
 def _some_rows(sample_weight: Array) -> Array:
-    """About `_ROBUST_ROWS` rows from everywhere, none of them without weight."""
-    rows = np.arange(0, len(sample_weight), max(1, len(sample_weight) // _ROBUST_ROWS))
-    rows = rows[sample_weight[rows] > 0]
-    if len(rows):
-        return rows
-    counted = np.flatnonzero(sample_weight)
-    return counted[:: max(1, len(counted) // _ROBUST_ROWS)]
+    """Up to `_ROBUST_ROWS` rows, none of them without weight.
+
+    Their places follow no period, lest something that comes back every so many rows be
+    taken for all of them.
+    """
+    rows = np.arange(len(sample_weight))
+    if len(rows) > _ROBUST_ROWS:
+        rows = np.sort(np.random.default_rng(0).integers(len(rows), size=_ROBUST_ROWS))
+    if not sample_weight[rows].any():
+        rows = np.flatnonzero(sample_weight)
+    return rows[sample_weight[rows] > 0][:_ROBUST_ROWS]
 
 
 def _moments(X: Array, share: Array, centre: Array) -> Array:
