@@ -20,7 +20,7 @@ from sklearn_mm._core._inference import (
 )
 from sklearn_mm._core._protocols import ALL_ROWS, Bounds, Memory
 from sklearn_mm._core._steps import SurrogateMinimizer
-from sklearn_mm.criteria import Criterion
+from sklearn_mm.criteria import Criterion, SufficientDescent
 
 THETA = np.zeros(1)
 
@@ -194,3 +194,35 @@ class TestBisection:
         assert outcome.trial.effort == problem.efforts[-1] == 1.0
         assert np.all(np.diff(problem.efforts) > 0)
         assert len(problem.efforts) <= 20
+
+    def test_latents_stay_after_a_rejection_as_long_as_they_will_do(self):
+        class Promising(Recorder):
+            promised = 0.1
+
+            def evaluate(self, theta, latent):
+                return Bounds(1.0 + (1.0 - self.efforts[-1]) ** 2, 1.0)
+
+            def minimize_upper(self, theta, latent):
+                return theta, self.promised, 0.0
+
+        def ask(inference, problem, **memory):
+            memory = Memory(2.0, 2.0, **memory)
+            return inference(problem, THETA, ALL_ROWS, memory, SurrogateMinimizer())
+
+        problem, inference = Promising(), EffortBisection(SufficientDescent(0.5))
+        first = ask(inference, problem)
+        again = ask(inference, problem, rejected=1)
+        assert again.trial is first.trial and again.satisfied
+        assert again.work == 0.0
+        # The damped step promises less, so that the gap has to be smaller.
+        problem.promised = 0.01
+        other = ask(inference, problem, rejected=2)
+        assert other.work > 0.0 and other.satisfied
+        assert other.trial.gap <= 0.5 * problem.promised < first.trial.gap
+        # Latents that are as good as can be are not looked for again.
+        inference = EffortBisection(Needs(2.0))
+        first = ask(inference, problem)
+        again = ask(inference, problem, rejected=1)
+        assert again.trial is first.trial and not again.satisfied
+        assert again.work == 0.0
+        assert ask(inference, problem).work > 0.0
