@@ -490,4 +490,6 @@ class TestChunks:
         assert (total.upper, total.lower, total.gap) == (4.0, 1.5, 2.5)
         assert_allclose(total.gradient, 2.0)
         assert (first + Bounds(1.0, 1.0)).gradient is None
-        assert (Bounds(1.0, 1.0) + first).gradient is None
+        other = Bounds(1.0, 1.0) + first
+        assert other.gradient is None
+        assert other.gap_curvature == 5.0

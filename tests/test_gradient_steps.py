@@ -65,6 +65,13 @@ class TestGradientDescent:
         assert moved.change == moved.info["decrease"] == 0.0
         assert_array_equal(moved.theta, THETA)
 
+    def test_no_step_where_nothing_can_be_gained(self):
+        bounds = Bounds(1.0, 1.0, np.zeros(2))
+        found = Inferred(Trial(bounds, 1.0), True, 1.0)
+        moved = GradientDescent(lambda *arguments: 1.0)(None, THETA, found)
+        assert not moved.accepted
+        assert moved.change == moved.info["decrease"] == 0.0
+
     def test_half_a_step_on_a_bound_that_failed(self):
         step = GradientDescent(quadratic)
         moved = step(None, THETA, inferred(satisfied=False))

@@ -106,9 +106,11 @@ class TestContinuation:
         # Tests are few as well: each is after half as many passes again.
         assert len(problem.efforts) <= 4 + math.log(max(need / effort, 1), 1.5)
 
-    def test_starts_with_one_pass(self):
+    def test_starts_with_one_pass_and_may_return_to_it(self):
         (outcome,), _ = rounds(Continuation(Needs(0)), Recorder())
         assert outcome.work == 1
+        inference = Continuation(Needs(*[0] * 20), effort=2.0, patience=4)
+        assert rounds(inference, Recorder(), 20)[1] == [2.0] * 3 + [1.0] * 17
 
 
 class TestDoubling:
