@@ -253,8 +253,8 @@ class HalfQuadraticRobustRegressor(
     >>> model = HalfQuadraticRobustRegressor(random_state=0).fit(X, y)
     >>> model.coef_.round(1)
     array([ 1., -2.])
-    >>> model.intercept_.round(1)
-    np.float64(3.0)
+    >>> print(model.intercept_.round(1))
+    3.0
     >>> int(model.inlier_mask_.sum())
     60
     """
