@@ -112,9 +112,10 @@ def _some_rows(sample_weight: Array) -> Array:
     Their places follow no period, lest something that comes back every so many rows be
     taken for all of them.
     """
-    rows = np.arange(len(sample_weight))
-    if len(rows) > _ROBUST_ROWS:
-        rows = np.sort(np.random.default_rng(0).integers(len(rows), size=_ROBUST_ROWS))
+    n_rows = len(sample_weight)
+    rows = np.arange(min(n_rows, _ROBUST_ROWS))
+    if n_rows > _ROBUST_ROWS:
+        rows = np.sort(np.random.default_rng(0).integers(n_rows, size=_ROBUST_ROWS))
     if not sample_weight[rows].any():
         rows = np.flatnonzero(sample_weight)
     return rows[sample_weight[rows] > 0][:_ROBUST_ROWS]
