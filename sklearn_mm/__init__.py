@@ -15,14 +15,14 @@ of your own kernels and criteria::
 
 from sklearn_mm import criteria, kernels
 from sklearn_mm._convergence_display import ConvergenceDisplay
-from sklearn_mm._hebbian import (
+from sklearn_mm._hebbian.estimators import (
     ContrastiveHebbianClassifier,
     ContrastiveHebbianRegressor,
 )
-from sklearn_mm._problems._block_structure import BlockStructure
-from sklearn_mm._robust_fit_display import RobustFitDisplay
-from sklearn_mm._robust_least_squares import robust_least_squares
-from sklearn_mm._robust_regressor import HalfQuadraticRobustRegressor
+from sklearn_mm._robust.block_structure import BlockStructure
+from sklearn_mm._robust.display import RobustFitDisplay
+from sklearn_mm._robust.least_squares import robust_least_squares
+from sklearn_mm._robust.regressor import HalfQuadraticRobustRegressor
 
 __version__ = "0.1.0.dev0"
 

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any, ClassVar
 
-from sklearn_mm._core._protocols import Memory, Moved, Trial
+from sklearn_mm._solver.roles import Memory, Moved, Trial
 
 __all__ = [
     "Criterion",

@@ -44,20 +44,20 @@ from threadpoolctl import threadpool_limits
 from datasets import load_images
 
 from sklearn_mm import ContrastiveHebbianRegressor
-from sklearn_mm._core import _gradient_steps
-from sklearn_mm._problems import _contrastive, _layered_energy
+from sklearn_mm._solver import gradient_steps
+from sklearn_mm._hebbian import energy, problem
 
 HIDDEN = (64,) * 4
 CASES = [("mnist", np.float32), ("mnist", np.float64), ("fashion_mnist", np.float32)]
 PARTS = [
-    (_contrastive.ContrastiveProblem, "start", "take rows"),
-    (_contrastive, "build_network", "unpack parameters"),
-    (_contrastive, "prepare_sweeps", "norms of matrices"),
-    (_contrastive.ContrastiveProblem, "drive", "input times W_0"),
-    (_layered_energy.Phase, "sweep", "sweeps"),
-    (_contrastive.ContrastiveProblem, "settle", "bounds"),
-    (_contrastive, "gradient", "gradient"),
-    (_gradient_steps.Adam, "_direction", "Adam"),
+    (problem.ContrastiveProblem, "start", "take rows"),
+    (problem, "build_network", "unpack parameters"),
+    (problem, "prepare_sweeps", "norms of matrices"),
+    (problem.ContrastiveProblem, "drive", "input times W_0"),
+    (energy.Phase, "sweep", "sweeps"),
+    (problem.ContrastiveProblem, "settle", "bounds"),
+    (problem, "gradient", "gradient"),
+    (gradient_steps.Adam, "_direction", "Adam"),
 ]
 
 

@@ -1,0 +1,241 @@
+"""What the estimators share: criterion lookup, progress, keeping state on errors."""
+
+from __future__ import annotations
+
+import functools
+import time
+import warnings
+
+import numpy as np
+from sklearn.exceptions import ConvergenceWarning, InconsistentVersionWarning
+from sklearn.utils import Bunch
+from sklearn.utils.validation import _check_sample_weight
+
+import sklearn_mm  # for the version, which is set after this module is imported
+from sklearn_mm._rows.workers import kept_threads
+from sklearn_mm._solver.loop import Status
+from sklearn_mm._solver.roles import Monitor
+from sklearn_mm.criteria import Fixed, Joint, RelaxedGeneralized, SufficientDescent
+
+try:  # scikit-learn >= 1.9; the only place in the package that knows
+    from sklearn.callback import CallbackSupportMixin
+except ImportError:
+
+    class CallbackSupportMixin:  # type: ignore[no-redef]
+        """Stand-in for versions without callbacks: there is nothing to support."""
+
+
+class DocumentedMixin:
+    """Shows the documentation of parameters and attributes in notebooks.
+
+    scikit-learn shows them beside a link only. Until there are pages to link to, it
+    leads to a heading of the estimator's name in the notebook itself.
+    """
+
+    _doc_link_module = "sklearn_mm"
+    _doc_link_template = "#{estimator_name}"
+
+
+class PersistentMixin:
+    """Pickles with the version of the package, and a warning where it is another one.
+
+    scikit-learn does so for its own estimators. The record of the run, a `Bunch`, is
+    written as a dictionary: safe formats then meet types of this package only.
+    """
+
+    def __getstate__(self):
+        state = {**super().__getstate__(), _VERSION_KEY: sklearn_mm.__version__}
+        if isinstance(state.get("history_"), Bunch):
+            state["history_"] = dict(state["history_"])
+        return state
+
+    def __setstate__(self, state):
+        state = dict(state)
+        written = state.pop(_VERSION_KEY, "unknown")
+        if written != sklearn_mm.__version__:
+            warnings.warn(
+                InconsistentVersionWarning(
+                    estimator_name=f"{type(self).__name__} of sklearn_mm",
+                    current_sklearn_version=sklearn_mm.__version__,
+                    original_sklearn_version=written,
+                ),
+                stacklevel=2,
+            )
+        if isinstance(state.get("history_"), dict):
+            state["history_"] = Bunch(**state["history_"])
+        super().__setstate__(state)
+
+
+_VERSION_KEY = "_sklearn_mm_version"
+
+CRITERIA = ("fixed", "regemm", "sudemm")
+CRITERION_METHODS = (
+    "satisfied",
+    "attainable",
+    "excessive",
+    "prescribe",
+    "converged",
+)
+
+
+def resolve_criterion(criterion, *, eta, eta_prime, rho, fixed_effort, rho_power=0.0):
+    """Criterion object of a name, or the object itself."""
+    if isinstance(criterion, type):
+        raise ValueError(
+            f"criterion must be a string or an object, got the class "
+            f"{criterion.__name__}; pass {criterion.__name__}() instead."
+        )
+    if criterion == "regemm":
+        return RelaxedGeneralized(eta, eta_prime)
+    if criterion == "sudemm":
+        return SufficientDescent(rho, rho_power)
+    if criterion == "fixed" or criterion == Fixed():
+        return Fixed(fixed_effort)
+    if isinstance(criterion, Joint):
+        raise ValueError(
+            "criterion=Joint() is for robust_least_squares only, which takes linear "
+            "residuals as well."
+        )
+    return criterion
+
+
+def unit_weights(sample_weight, X):
+    """Checked weights divided by the largest, and that one.
+
+    Sums over rows of the former stay far from overflow.
+    """
+    if sample_weight is None:  # ones that take no memory
+        return np.broadcast_to(1.0, X.shape[0]), 1.0
+    weight = _check_sample_weight(
+        sample_weight, X, dtype=np.float64, ensure_non_negative=True
+    )
+    if not np.any(weight > 0):  # scikit-learn < 1.9 lets this pass
+        raise ValueError("Sample weights must contain at least one non-zero number.")
+    unit = float(weight.max())
+    return weight / unit, unit
+
+
+def keep_state_on_error(fit):
+    """Decorate a fit method so that an error leaves the estimator as it was.
+
+    Goes above `_fit_context`, so that callbacks are torn down before. Threads that the
+    fit starts end with it.
+    """
+
+    @functools.wraps(fit)
+    def wrapper(self, *args, **kwargs):
+        state = dict(self.__dict__)
+        try:
+            with kept_threads():
+                return fit(self, *args, **kwargs)
+        except BaseException:
+            self.__dict__.clear()
+            self.__dict__.update(state)
+            raise
+
+    return wrapper
+
+
+def warn_unless_converged(estimator, status):
+    """Name the parameter to raise when a run ended at its cap or was cut short."""
+    if status is Status.INTERRUPTED:
+        warnings.warn(
+            f"{type(estimator).__name__} was interrupted. The last finished update is "
+            "kept; set warm_start=True to go on from it.",
+            ConvergenceWarning,
+            stacklevel=5,
+        )
+    if status is Status.MAX_ITER:
+        warnings.warn(
+            f"{type(estimator).__name__} did not converge in max_iter="
+            f"{estimator.max_iter} iterations: {status.value}. Increase max_iter, or "
+            f"increase tol (now {estimator.tol:g}).",
+            ConvergenceWarning,
+            stacklevel=5,
+        )
+
+
+class FitMonitor(Monitor):
+    """Tells scikit-learn's callbacks and, if verbose, the user of every epoch.
+
+    Parameters
+    ----------
+    estimator : estimator
+        The one being fitted.
+    max_iter : int
+        Largest number of epochs.
+    X, y : array-like
+        Training data, handed to callbacks.
+    attributes : callable
+        Maps theta to the fitted attributes that make `predict` work.
+    unit : float, default=1.0
+        One in the solver's objective is this much in the user's.
+    """
+
+    effort_name = "1/sigma"
+
+    def __init__(self, estimator, max_iter, X, y, attributes, unit=1.0):
+        self._estimator = estimator
+        self._unit = unit
+        self._data = {"X": X, "y": y}
+        self._attributes = attributes
+        self._start = time.perf_counter()
+        self._epoch = 0
+        self._max_iter = max_iter
+        self._context = self._task = None
+        if hasattr(estimator, "_init_callback_context"):
+            self._context = estimator._init_callback_context(max_subtasks=max_iter)
+            self._context.call_on_fit_task_begin(estimator=estimator, **self._data)
+
+    def begin(self):
+        """Open a task for the epoch."""
+        if self._context is not None:
+            self._task = self._context.subcontext(task_name="epoch")
+            self._task.call_on_fit_task_begin(estimator=self._estimator, **self._data)
+
+    def end(self, theta, record):
+        """Close it; True if a callback asks to stop."""
+        self._epoch += 1
+        if self._estimator.verbose:
+            self._print(record)
+        if self._task is None:
+            return False
+        return self._task.call_on_fit_task_end(
+            estimator=self._estimator,
+            reconstruction_attributes=lambda: self._attributes(theta),
+            **self._data,
+        )
+
+    def finish(self, theta):
+        """Close the task of the whole fit."""
+        if self._context is not None:
+            self._context.call_on_fit_task_end(
+                estimator=self._estimator,
+                reconstruction_attributes=lambda: self._attributes(theta),
+                **self._data,
+            )
+
+    def _print(self, record):
+        elapsed = time.perf_counter() - self._start
+        rest = elapsed / self._epoch * (self._max_iter - self._epoch)
+        if self._epoch == 1:
+            print(
+                f"{'iter':>6} {'upper bound':>13} {'lower bound':>13} {'gap':>10} "
+                f"{self.effort_name:>8} {'time':>8} {'at most':>8}"
+            )
+        upper, lower = (
+            record[name] * self._unit for name in ("upper_bound", "lower_bound")
+        )
+        print(
+            f"{self._epoch:6d} {upper:13.6g} {lower:13.6g} {upper - lower:10.3g} "
+            f"{record['effort']:8.4g} {clock(elapsed):>8} {clock(rest):>8}"
+        )
+
+
+def clock(seconds):
+    """A duration in a few characters: 12.34s, 4m05s, 2h13m."""
+    if seconds < 60.0:
+        return f"{seconds:.2f}s"
+    if seconds < 3600.0:
+        return "{}m{:02d}s".format(*divmod(int(seconds), 60))
+    return "{}h{:02d}m".format(*divmod(int(seconds) // 60, 60))

@@ -1,0 +1,510 @@
+"""Contrastive Hebbian learning: all of the estimators but the meaning of targets."""
+
+from __future__ import annotations
+
+import warnings
+from abc import ABCMeta, abstractmethod
+from dataclasses import replace
+from numbers import Integral, Real
+
+import numpy as np
+from sklearn.base import BaseEstimator, _fit_context
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.model_selection import train_test_split
+from sklearn.utils import check_random_state
+from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
+from sklearn.utils.validation import check_is_fitted
+
+from sklearn_mm._estimator import (
+    CRITERIA,
+    CRITERION_METHODS,
+    CallbackSupportMixin,
+    DocumentedMixin,
+    PersistentMixin,
+    keep_state_on_error,
+    resolve_criterion,
+    warn_unless_converged,
+)
+from sklearn_mm._hebbian.energy import unpack
+from sklearn_mm._hebbian.problem import (
+    ContrastiveProblem,
+    certified_bounds,
+    free_outputs,
+)
+from sklearn_mm._hebbian.training import (
+    EpochMonitor,
+    Trainer,
+    feedback_weight,
+    initial_theta,
+    problem_chunks,
+)
+from sklearn_mm._rows.sources import LazyRows
+from sklearn_mm._rows.validation import validate_rows
+from sklearn_mm._solver.history import History
+from sklearn_mm._solver.loop import Status
+from sklearn_mm.criteria import Fixed
+
+
+def supports_partial_fit(estimator):
+    """Whether `partial_fit` makes sense; the name of the reason otherwise."""
+    for name, value in (("criterion", "regemm"), ("criterion", "alternating")):
+        if getattr(estimator, name) == value:
+            raise AttributeError(
+                f"partial_fit is not available with {name}={value!r}, which needs all "
+                "rows in every update."
+            )
+    if estimator.solver == "gd":
+        raise AttributeError(
+            "partial_fit is not available with solver='gd', which needs all rows in "
+            "every update. Use solver='sgd'."
+        )
+    return True
+
+
+class BaseContrastiveHebbian(
+    DocumentedMixin,
+    PersistentMixin,
+    CallbackSupportMixin,
+    BaseEstimator,
+    metaclass=ABCMeta,
+):
+    """Everything but the meaning of targets."""
+
+    _parameter_constraints: dict = {
+        "hidden_layer_sizes": [
+            "array-like",
+            Interval(Integral, 1, None, closed="left"),
+        ],
+        "criterion": [
+            StrOptions({*CRITERIA, "alternating"}),
+            HasMethods(list(CRITERION_METHODS)),
+        ],
+        "feedback": [StrOptions({"auto"}), Interval(Real, 0, 1, closed="right")],
+        "solver": [StrOptions({"adam", "sgd", "gd"})],
+        "learning_rate_init": [Interval(Real, 0, None, closed="neither")],
+        "learning_rate": [StrOptions({"constant", "invscaling"})],
+        "power_t": [Interval(Real, 0, None, closed="left")],
+        "momentum": [Interval(Real, 0, 1, closed="left")],
+        "batch_size": [
+            StrOptions({"auto"}),
+            None,
+            Interval(Integral, 1, None, closed="left"),
+        ],
+        "inference": [StrOptions({"block", "coordinate"})],
+        "rho": [Interval(Real, 0, None, closed="neither")],
+        "eta": [Interval(Real, 0, 1, closed="neither")],
+        "n_passes": [Interval(Integral, 1, None, closed="left")],
+        "max_passes": [Interval(Integral, 1, None, closed="left")],
+        "inference_tol": [Interval(Real, 0, None, closed="neither")],
+        "alpha": [Interval(Real, 0, None, closed="left")],
+        "max_iter": [Interval(Integral, 1, None, closed="left")],
+        "tol": [Interval(Real, 0, None, closed="left")],
+        "early_stopping": ["boolean"],
+        "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
+        "n_iter_no_change": [Interval(Integral, 1, None, closed="left")],
+        "shuffle": ["boolean"],
+        "warm_start": ["boolean"],
+        "chunk_size": [None, Interval(Integral, 1, None, closed="left")],
+        "n_jobs": [None, Integral],
+        "random_state": ["random_state"],
+        "verbose": ["verbose"],
+    }
+
+    def __init__(
+        self,
+        hidden_layer_sizes,
+        criterion,
+        feedback,
+        solver,
+        learning_rate_init,
+        learning_rate,
+        power_t,
+        momentum,
+        batch_size,
+        inference,
+        rho,
+        eta,
+        n_passes,
+        max_passes,
+        inference_tol,
+        alpha,
+        max_iter,
+        tol,
+        early_stopping,
+        validation_fraction,
+        n_iter_no_change,
+        shuffle,
+        warm_start,
+        chunk_size,
+        n_jobs,
+        random_state,
+        verbose,
+    ):
+        self.hidden_layer_sizes = hidden_layer_sizes
+        self.criterion = criterion
+        self.feedback = feedback
+        self.solver = solver
+        self.learning_rate_init = learning_rate_init
+        self.learning_rate = learning_rate
+        self.power_t = power_t
+        self.momentum = momentum
+        self.batch_size = batch_size
+        self.inference = inference
+        self.rho = rho
+        self.eta = eta
+        self.n_passes = n_passes
+        self.max_passes = max_passes
+        self.inference_tol = inference_tol
+        self.alpha = alpha
+        self.max_iter = max_iter
+        self.tol = tol
+        self.early_stopping = early_stopping
+        self.validation_fraction = validation_fraction
+        self.n_iter_no_change = n_iter_no_change
+        self.shuffle = shuffle
+        self.warm_start = warm_start
+        self.chunk_size = chunk_size
+        self.n_jobs = n_jobs
+        self.random_state = random_state
+        self.verbose = verbose
+
+    @abstractmethod
+    def _validate_targets(self, X, y, sample_weight, reset):
+        """Validated X, matrix of targets in the model's units, and weights."""
+
+    @abstractmethod
+    def _score_outputs(self, outputs, y, sample_weight):
+        """Score of model outputs, for early stopping."""
+
+    @keep_state_on_error
+    @_fit_context(prefer_skip_nested_validation=True)
+    def fit(self, X, y, sample_weight=None):
+        """Fit the network.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            Training data; bring features to comparable units first.
+
+        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
+            Targets.
+
+        sample_weight : array-like of shape (n_samples,), default=None
+            Weight of each row. With full batches, a weight of k is the same as k
+            copies of the row.
+
+        Returns
+        -------
+        self : object
+            Fitted estimator.
+        """
+        return self._fit(X, y, sample_weight, incremental=False)
+
+    def activations(self, X):
+        """Activations of the hidden layers as the free phase infers them.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            Data.
+
+        Returns
+        -------
+        layers : list of ndarray of shape (n_samples, n_units)
+            One array for each hidden layer.
+        """
+        X = self._validate_X(X)
+        layers = zip(*(z for _, z in self._infer(X)), strict=True)
+        return [np.concatenate(layer) for layer in layers]
+
+    def bounds(self, X, y, sample_weight=None):
+        """Certified bounds of the training loss on any data.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            Data.
+
+        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
+            Targets.
+
+        sample_weight : array-like of shape (n_samples,), default=None
+            Weight of each row.
+
+        Returns
+        -------
+        lower, upper : float
+            They enclose the mean contrastive loss over rows, without penalty and with
+            targets in the units that the network is trained in (standardised ones for
+            a regressor). Inference goes on until they agree to `inference_tol`, or
+            for `max_passes`. They are computed in float64 whatever the data, and hold
+            but for rounding: some 1e-16 times the squares of activations, which count
+            ``feedback ** -n_hidden_layers`` times in the first layer.
+        """
+        check_is_fitted(self)
+        X, Y, weight = self._validate_targets(X, y, sample_weight, reset=False)
+        problem = replace(self._problem(X, Y, weight), data_dtype=np.float64)
+        lower, upper = sum(self._map_parts(certified_bounds, problem, self._theta()))
+        return float(lower), float(upper)
+
+    def _map_parts(self, function, problem, theta):
+        chunks = problem_chunks(problem, self.chunk_size)
+        arguments = (self.inference_tol, self.max_passes)
+        return problem.map_parts(function, theta, chunks, self.n_jobs, *arguments)
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
+    def _check_incremental(self):
+        if self.early_stopping:
+            raise ValueError("partial_fit does not support early_stopping=True.")
+
+    def _fit(self, X, y, sample_weight, incremental):
+        fresh = not hasattr(self, "coefs_") or not (incremental or self.warm_start)
+        hidden = self._hidden_sizes()
+        criterion = self._criterion()
+        raw = (X, y)
+        X, Y, weight = self._validate_targets(X, y, sample_weight, reset=fresh)
+        kept = weight > 0
+        lazy = isinstance(X, LazyRows)
+        if not (lazy or kept.all()):  # rows without weight would thin out mini-batches
+            X, Y, weight = X[kept], Y[kept], weight[kept]
+        batch_size = self._batch_size(criterion, X.shape[0])
+        random_state = check_random_state(self.random_state)
+        sizes = (X.shape[1], *hidden, Y.shape[1])
+        if fresh:
+            theta = initial_theta(sizes, random_state)
+        else:
+            theta = self._warm_theta(sizes)
+        validate = None
+        if self.early_stopping:
+            X, Y, weight, validate = self._hold_out(X, Y, weight, sizes, random_state)
+        problem = self._problem(X, Y, weight, sizes)
+        dtype = X.dtype
+        memory = getattr(self, "_memory", None) if incremental else None
+        trainer = Trainer(self, criterion, batch_size, memory)
+        max_iter = 1 if incremental else self.max_iter
+        monitor = EpochMonitor(
+            history=History(),
+            validate=validate,
+            tol=self.tol,
+            n_iter_no_change=self.n_iter_no_change,
+            estimator=self,
+            max_iter=max_iter,
+            X=raw[0],
+            y=raw[1],
+            attributes=lambda theta: self._fitted(theta, sizes, dtype),
+        )
+        # Divergence is found by the loop, and reported below.
+        with np.errstate(over="ignore", invalid="ignore"):
+            result = trainer.run(problem, theta, monitor, random_state, max_iter)
+        theta = result.theta
+        first = result.memory.first_upper
+        diverged = result.status is Status.DIVERGED or monitor.blew_up(first)
+        improved = min(monitor.losses, default=np.inf) <= first
+        if self.early_stopping or (diverged and improved):
+            theta = monitor.best_theta if monitor.best_theta is not None else theta
+        monitor.finish(theta)
+        self._record(theta, sizes, dtype, monitor, result, fresh, incremental)
+        self._memory = trainer.memory() if incremental else None
+        self._warn(result, monitor, incremental, diverged)
+        return self
+
+    def _record(self, theta, sizes, dtype, monitor, result, fresh, incremental):
+        """Fitted attributes of a run."""
+        self.__dict__.update(self._fitted(theta, sizes, dtype))
+        past = incremental and not fresh
+        self.n_iter_ = result.n_iter + (self.n_iter_ if past else 0)
+        self.loss_curve_ = (self.loss_curve_ if past else []) + monitor.losses
+        self.validation_scores_ = monitor.scores if self.early_stopping else None
+        losses = [loss for loss in self.loss_curve_ if np.isfinite(loss)]
+        self.best_loss_ = min(losses, default=None)
+        history = monitor.history.to_bunch() if len(monitor.history) else None
+        if history is not None:
+            history["passes"] = history["effort"]
+        self.history_ = history
+
+    def _warn(self, result, monitor, incremental, diverged):
+        name = type(self).__name__
+        if diverged:
+            warnings.warn(
+                f"{name} diverged within {result.n_iter} epochs. The last good weights "
+                "are kept. Scale X, decrease learning_rate_init (now "
+                f"{self.learning_rate_init:g}), increase alpha (now {self.alpha:g}), "
+                "or, with criterion='fixed', increase n_passes.",
+                ConvergenceWarning,
+                stacklevel=4,
+            )
+        elif monitor.n_capped:
+            warnings.warn(
+                f"{name}: in {monitor.n_capped} updates of the last epoch the "
+                f"criterion was not met within max_passes={self.max_passes} passes, "
+                "and only part of the step was made. Increase max_passes or alpha, or "
+                "decrease feedback.",
+                ConvergenceWarning,
+                stacklevel=4,
+            )
+        elif result.status is Status.INTERRUPTED or not (
+            monitor.exhausted or incremental
+        ):
+            warn_unless_converged(self, result.status)
+
+    def _hidden_sizes(self):
+        sizes = tuple(np.atleast_1d(self.hidden_layer_sizes).tolist())
+        if not sizes or not all(isinstance(n, int) and n >= 1 for n in sizes):
+            raise ValueError(
+                "hidden_layer_sizes must be one or more integers >= 1, got "
+                f"{self.hidden_layer_sizes!r}."
+            )
+        return sizes
+
+    def _criterion(self):
+        decaying = self.solver == "sgd" and self.learning_rate == "invscaling"
+        if decaying and not 0.5 < self.power_t <= 1.0:
+            raise ValueError(
+                "learning_rate='invscaling' needs 0.5 < power_t <= 1, so that the "
+                "learning rates have an infinite sum and their squares a finite one; "
+                f"got power_t={self.power_t}."
+            )
+        if isinstance(self.criterion, str) and self.criterion == "alternating":
+            return Fixed(self.n_passes)
+        return resolve_criterion(
+            self.criterion,
+            eta=self.eta,
+            eta_prime=0.5 * (1.0 + self.eta),
+            rho=self.rho,
+            # rho_t must have a finite sum where the squares of the rates have.
+            rho_power=2.0 * self.power_t if decaying else 0.0,
+            fixed_effort=self.n_passes,
+        )
+
+    def _batch_size(self, criterion, n_samples):
+        """Rows of a mini-batch; None for full batches."""
+        alternating = isinstance(self.criterion, str) and (
+            self.criterion == "alternating"
+        )
+        compares = getattr(criterion, "needs_full_batch", False)
+        if self.batch_size is None:
+            return None
+        if self.batch_size == "auto":
+            full = compares or alternating or self.solver == "gd"
+            return None if full else min(200, n_samples)
+        reason = None
+        if compares:
+            reason = (
+                f"criterion={self.criterion!r} compares the bounds of successive "
+                "updates, which must be of the same rows"
+            )
+        elif alternating:
+            reason = "criterion='alternating' keeps the activations of all rows"
+        elif self.solver == "gd":
+            reason = "solver='gd' finds its step length on the objective of all rows"
+        if reason is not None:
+            raise ValueError(
+                f"batch_size={self.batch_size} is not possible: {reason}. Set "
+                "batch_size=None or 'auto'."
+            )
+        return min(self.batch_size, n_samples)
+
+    def _problem(self, X, Y, weight, sizes=None):
+        if sizes is None:
+            sizes = (self.coefs_[0].shape[0], *(W.shape[1] for W in self.coefs_))
+        return ContrastiveProblem(
+            X,
+            Y,
+            weight,
+            sizes,
+            feedback_weight(self.feedback, self.solver, len(sizes) - 2),
+            float(self.alpha),
+            self.inference == "coordinate",
+        )
+
+    def _hold_out(self, X, Y, weight, sizes, random_state):
+        """Training part of the data, and a score on the rest."""
+        if isinstance(X, LazyRows):
+            raise ValueError(
+                "early_stopping=True needs X in memory, to set rows aside. Set "
+                "early_stopping=False."
+            )
+        Y = Y[:]
+        labels = self._stratify(Y)
+        X, X_val, Y, Y_val, weight, weight_val = train_test_split(
+            X,
+            Y,
+            weight,
+            random_state=random_state,
+            test_size=self.validation_fraction,
+            stratify=labels,
+        )
+        if X_val.shape[0] < 2:
+            raise ValueError(
+                "The validation set is too small. Increase 'validation_fraction' or "
+                "the size of your dataset."
+            )
+
+        def validate(theta):
+            problem = self._problem(X_val, Y_val, weight_val, sizes)
+            outputs = np.concatenate([out for out, _ in self._solve(problem, theta)])
+            if not np.isfinite(outputs).all():
+                return -np.inf
+            return self._score_outputs(outputs, Y_val, weight_val)
+
+        return X, Y, weight, validate
+
+    def _stratify(self, Y):
+        return None
+
+    def _theta(self):
+        parts = [W.ravel() for W in self.coefs_] + list(self.intercepts_)
+        return np.concatenate(parts).astype(np.float64)
+
+    def _warm_theta(self, sizes):
+        old = (self.coefs_[0].shape[0], *(W.shape[1] for W in self.coefs_))
+        if old != tuple(sizes):
+            raise ValueError(
+                f"The layers {tuple(sizes)} differ from those of the previous fit, "
+                f"{old}. Set warm_start=False, or call fit instead of partial_fit."
+            )
+        return self._theta()
+
+    @staticmethod
+    def _fitted(theta, sizes, dtype):
+        coefs, intercepts = unpack(theta, sizes)
+        return {
+            "coefs_": [W.astype(dtype) for W in coefs],
+            "intercepts_": [b.astype(dtype) for b in intercepts],
+            "n_layers_": len(sizes),
+            "n_outputs_": sizes[-1],
+        }
+
+    def _validate_X(self, X):
+        check_is_fitted(self)
+        return validate_rows(self, X, reset=False)
+
+    def _outputs(self, X):
+        """Outputs of the network in the units it is trained in."""
+        X = self._validate_X(X)
+        return np.concatenate([output for output, _ in self._infer(X)])
+
+    def _infer(self, X):
+        # Targets have no part in the free phase.
+        Y = np.broadcast_to(X.dtype.type(0), (X.shape[0], self.n_outputs_))
+        problem = self._problem(X, Y, np.broadcast_to(1.0, X.shape[0]))
+        return self._solve(problem, self._theta())
+
+    def _solve(self, problem, theta):
+        """Outputs and hidden activations of the free phase, chunk by chunk."""
+        n_open = 0
+        for output, z, unfinished in self._map_parts(free_outputs, problem, theta):
+            n_open += unfinished
+            yield output, z
+        if n_open:
+            warnings.warn(
+                f"{type(self).__name__}: inference of {n_open} rows did not reach "
+                f"inference_tol={self.inference_tol:g} within max_passes="
+                f"{self.max_passes} passes. Increase max_passes.",
+                ConvergenceWarning,
+                stacklevel=2,
+            )

@@ -1,0 +1,326 @@
+"""What a robust fit made of each row, as a picture."""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.sparse import issparse
+from sklearn.pipeline import Pipeline
+from sklearn.utils._optional_dependencies import check_matplotlib_support
+from sklearn.utils.validation import check_consistent_length, check_is_fitted
+
+from sklearn_mm._robust.regressor import HalfQuadraticRobustRegressor
+
+_KINDS = ("auto", "fit", "residuals")
+# Beyond so many widths of the band, residuals are drawn on a symmetric log axis.
+_FAR = 50.0
+
+
+class RobustFitDisplay:
+    """Residuals of a robust fit with weights, inlier band, and outliers marked.
+
+    It is recommended to use :meth:`from_estimator` to create a display. All parameters
+    are stored as attributes.
+
+    Parameters
+    ----------
+    y_true : ndarray of shape (n_samples,) or (n_samples, n_outputs)
+        Targets.
+
+    y_pred : ndarray of shape (n_samples,) or (n_samples, n_outputs)
+        Predictions.
+
+    weights : ndarray of shape (n_samples,)
+        Confidence of each row, in [0, 1].
+
+    radius : float
+        Residual, or norm of the residuals of several outputs, from which on a row
+        is an outlier.
+
+    curve : tuple of ndarray, default=None
+        With a single feature: its values, a grid of them, and predictions there.
+
+    feature_name : str, default=None
+        Name of the single feature.
+
+    Attributes
+    ----------
+    scatter_ : matplotlib Artist
+        Inliers, coloured by their weights.
+
+    outliers_ : matplotlib Artist
+        Rows beyond the band.
+
+    line_ : matplotlib Artist
+        The fit, or the line of zero residuals.
+
+    band_ : matplotlib Artist
+        The band of inliers.
+
+    ax_ : matplotlib Axes
+        Axes with the data.
+
+    figure_ : matplotlib Figure
+        Figure that holds the axes.
+
+    See Also
+    --------
+    ConvergenceDisplay : Certified bounds over a fit.
+    sklearn.metrics.PredictionErrorDisplay : The same for any regressor, without
+        weights.
+
+    Examples
+    --------
+    >>> import matplotlib.pyplot as plt
+    >>> import numpy as np
+    >>> from sklearn_mm import RobustFitDisplay
+    >>> RobustFitDisplay(
+    ...     y_true=np.array([1.0, 2.1, 9.0]),
+    ...     y_pred=np.array([1.1, 2.0, 3.0]),
+    ...     weights=np.array([0.9, 0.9, 0.0]),
+    ...     radius=0.5,
+    ... ).plot()
+    <...>
+    >>> plt.show()
+    """
+
+    def __init__(
+        self, *, y_true, y_pred, weights, radius, curve=None, feature_name=None
+    ):
+        self.y_true = y_true
+        self.y_pred = y_pred
+        self.weights = weights
+        self.radius = radius
+        self.curve = curve
+        self.feature_name = feature_name
+
+    @classmethod
+    def from_estimator(
+        cls,
+        estimator,
+        X,
+        y,
+        *,
+        kind="auto",
+        ax=None,
+        scatter_kwargs=None,
+        outlier_kwargs=None,
+        line_kwargs=None,
+    ):
+        """Draw what a robust regressor makes of data.
+
+        Parameters
+        ----------
+        estimator : HalfQuadraticRobustRegressor or Pipeline
+            Fitted regressor, or a pipeline that ends in it.
+
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            Data, those of `fit` or new ones.
+
+        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
+            Targets.
+
+        kind : {"auto", "fit", "residuals"}, default="auto"
+            "fit" draws targets and the fitted curve against the feature, if there is
+            just one, and "residuals" draws residuals against predictions; "auto"
+            prefers the former. With several outputs, the norms of residuals are drawn
+            against the number of the row.
+
+        ax : matplotlib Axes, default=None
+            Where to draw; None makes a new figure.
+
+        scatter_kwargs : dict, default=None
+            Keywords for matplotlib's `scatter` of inliers.
+
+        outlier_kwargs : dict, default=None
+            Keywords for matplotlib's `scatter` of outliers.
+
+        line_kwargs : dict, default=None
+            Keywords for matplotlib's `plot`.
+
+        Returns
+        -------
+        display : RobustFitDisplay
+            The display, drawn.
+
+        Examples
+        --------
+        >>> import matplotlib.pyplot as plt
+        >>> import numpy as np
+        >>> from sklearn_mm import HalfQuadraticRobustRegressor, RobustFitDisplay
+        >>> rng = np.random.default_rng(0)
+        >>> X = rng.uniform(0, 10, size=(60, 1))
+        >>> y = 2.0 * X[:, 0] + 1.0 + 0.5 * rng.normal(size=60)
+        >>> y[:20] -= 15.0
+        >>> model = HalfQuadraticRobustRegressor(random_state=0).fit(X, y)
+        >>> RobustFitDisplay.from_estimator(model, X, y)
+        <...>
+        >>> plt.show()
+        """
+        check_matplotlib_support(f"{cls.__name__}.from_estimator")
+        check_is_fitted(estimator)
+        model = estimator[-1] if isinstance(estimator, Pipeline) else estimator
+        if not isinstance(model, HalfQuadraticRobustRegressor):
+            raise TypeError(
+                "estimator must be a HalfQuadraticRobustRegressor or a pipeline that "
+                f"ends in one, got {type(model).__name__}."
+            )
+        check_consistent_length(X, y)
+        y_true, y_pred = np.asarray(y), estimator.predict(X)
+        if y_true.shape != y_pred.shape:
+            y_true = y_true.reshape(y_pred.shape)
+        weights, radius = model._weigh(y_true - y_pred)
+        display = cls(
+            y_true=y_true,
+            y_pred=y_pred,
+            weights=weights,
+            radius=radius,
+            **_one_feature(estimator, X, y_pred),
+        )
+        return display.plot(
+            ax=ax,
+            kind=kind,
+            scatter_kwargs=scatter_kwargs,
+            outlier_kwargs=outlier_kwargs,
+            line_kwargs=line_kwargs,
+        )
+
+    def plot(
+        self,
+        ax=None,
+        *,
+        kind="auto",
+        scatter_kwargs=None,
+        outlier_kwargs=None,
+        line_kwargs=None,
+    ):
+        """Draw the display.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes, default=None
+            Where to draw; None makes a new figure.
+
+        kind : {"auto", "fit", "residuals"}, default="auto"
+            What to draw, see :meth:`from_estimator`.
+
+        scatter_kwargs : dict, default=None
+            Keywords for matplotlib's `scatter` of inliers.
+
+        outlier_kwargs : dict, default=None
+            Keywords for matplotlib's `scatter` of outliers.
+
+        line_kwargs : dict, default=None
+            Keywords for matplotlib's `plot`.
+
+        Returns
+        -------
+        display : RobustFitDisplay
+            The display itself.
+        """
+        check_matplotlib_support(f"{type(self).__name__}.plot")
+        if kind not in _KINDS:
+            raise ValueError(f"kind must be one of {_KINDS}. Got {kind!r} instead.")
+        if kind == "fit" and self.curve is None:
+            raise ValueError("kind='fit' needs a single feature and a single output.")
+        import matplotlib.pyplot as plt
+        from matplotlib.cbook import normalize_kwargs
+        from matplotlib.collections import PathCollection
+        from matplotlib.lines import Line2D
+
+        if ax is None:
+            _, ax = plt.subplots(layout="constrained")
+        self.ax_, self.figure_ = ax, ax.figure
+        line_kwargs = normalize_kwargs(line_kwargs or {}, Line2D)
+        line_kwargs = {"color": "C0", "label": "fit", "zorder": 1, **line_kwargs}
+        if kind != "residuals" and self.curve is not None:
+            residual, points = self._draw_fit(line_kwargs)
+        else:
+            residual, points = self._draw_residuals(line_kwargs)
+        outlier = np.abs(residual) > self.radius
+        weights = np.clip(self.weights, 0.0, 1.0)
+        self.scatter_ = ax.scatter(
+            *points[:, ~outlier],
+            **{
+                "c": weights[~outlier],
+                "s": 10.0 + 25.0 * weights[~outlier],
+                "vmin": 0.0,
+                "vmax": 1.0,
+                "cmap": "viridis_r",
+                "zorder": 2,
+                "label": f"inliers ({np.sum(~outlier)})",
+                **normalize_kwargs(scatter_kwargs or {}, PathCollection),
+            },
+        )
+        self.outliers_ = ax.scatter(
+            *points[:, outlier],
+            **{
+                "c": "C3",
+                "marker": "x",
+                "s": 30.0,
+                "zorder": 2,
+                "label": f"outliers ({np.sum(outlier)})",
+                **normalize_kwargs(outlier_kwargs or {}, PathCollection),
+            },
+        )
+        self.figure_.colorbar(self.scatter_, ax=ax, label="weight")
+        ax.legend()
+        return self
+
+    def _draw_fit(self, line_kwargs):
+        """Curve and band over the feature; residuals, and points to scatter."""
+        feature, grid, fitted = self.curve
+        (self.line_,) = self.ax_.plot(grid, fitted, **line_kwargs)
+        self.band_ = self.ax_.fill_between(
+            grid,
+            fitted - self.radius,
+            fitted + self.radius,
+            color=self.line_.get_color(),
+            alpha=0.15,
+            linewidth=0,
+            label="inlier band",
+        )
+        self.ax_.set(xlabel=self.feature_name or "feature", ylabel="target")
+        return self.y_true - self.y_pred, np.stack([feature, self.y_true])
+
+    def _draw_residuals(self, line_kwargs):
+        """Zero line and band; residuals, and points to scatter."""
+        residual, ax = self.y_true - self.y_pred, self.ax_
+        several = residual.ndim == 2
+        if several:
+            residual = np.linalg.norm(residual, axis=1)
+            across, low = np.arange(len(residual)), 0.0
+            ax.set(xlabel="row", ylabel="norm of residuals")
+        else:
+            across, low = self.y_pred, -self.radius
+            ax.set(xlabel="predicted value", ylabel="residual (actual − predicted)")
+        self.line_ = ax.axhline(0.0, **{**line_kwargs, "label": None})
+        self.band_ = ax.axhspan(
+            low,
+            self.radius,
+            color=self.line_.get_color(),
+            alpha=0.15,
+            linewidth=0,
+            label="inlier band",
+        )
+        if np.abs(residual).max() > _FAR * self.radius > 0.0:
+            ax.set_yscale("symlog", linthresh=self.radius)
+            ax.set_ylabel(f"{ax.get_ylabel()}, log beyond the band")
+        return residual, np.stack([across, residual])
+
+
+def _one_feature(estimator, X, y_pred):
+    """The curve over a single feature, and its name; nothing for more."""
+    shape = getattr(X, "shape", None) or np.shape(X)
+    if shape[1] != 1 or y_pred.ndim > 1:
+        return {}
+    names = getattr(X, "columns", None)
+    feature = X.toarray() if issparse(X) else np.asarray(X)
+    feature = feature[:, 0].astype(np.float64)
+    grid = np.linspace(feature.min(), feature.max(), 200)
+    column = grid[:, None]
+    if names is not None:  # a frame of the same library
+        column = type(X)({names[0]: grid})
+    return {
+        "curve": (feature, grid, estimator.predict(column)),
+        "feature_name": None if names is None else str(names[0]),
+    }

@@ -1,0 +1,83 @@
+"""Validation of data, those included that are larger than memory."""
+
+from __future__ import annotations
+
+import numpy as np
+from sklearn.utils import assert_all_finite
+from sklearn.utils.validation import (
+    _check_feature_names,
+    _check_n_features,
+    check_consistent_length,
+    validate_data,
+)
+
+from sklearn_mm._rows.sources import LazyRows, is_lazy, lazy_rows
+
+_LARGEST_TARGET = 1e300
+
+
+def validate_rows(estimator, X, y="no_validation", *, reset=True, **kwargs):
+    """X and, if asked for, y as arrays of finite numbers.
+
+    Arrays that would have to be read or converted as a whole become `LazyRows`, whose
+    rows are checked when they are read; all others go through scikit-learn's
+    `validate_data`, with the same parameters.
+    """
+    if not is_lazy(X):
+        checked = validate_data(
+            estimator,
+            X,
+            y,
+            accept_sparse="csr",
+            dtype=[np.float64, np.float32],
+            reset=reset,
+            **kwargs,
+        )
+        if not kwargs.get("y_numeric"):
+            return checked
+        return checked[0], _check_targets(checked[1])
+    rows = lazy_rows(X)
+    for size, what in zip(rows.shape, ("sample", "feature"), strict=True):
+        if size < 1:
+            raise ValueError(
+                f"Found array with 0 {what}(s) (shape={tuple(rows.shape)}) while a "
+                "minimum of 1 is required."
+            )
+    _check_feature_names(estimator, np.empty((1, rows.shape[1])), reset=reset)
+    _check_n_features(estimator, rows, reset=reset)
+    kwargs.pop("ensure_all_finite", None)
+    if isinstance(y, str):
+        return rows
+    if y is not None:  # an array of any kind
+        y = np.asarray(y)
+    y = validate_data(estimator, y=y, **kwargs)
+    check_consistent_length(rows, y)
+    return rows, _check_targets(y) if kwargs.get("y_numeric") else y
+
+
+def assert_finite(estimator, X):
+    """Raise the error of `validate_rows` for rows that it was told not to check."""
+    if not isinstance(X, LazyRows):
+        name = type(estimator).__name__
+        assert_all_finite(X, estimator_name=name, input_name="X")
+
+
+def _check_targets(y):
+    """Targets in a precision that can be computed with, none of them too large.
+
+    scikit-learn looks for infinity before it converts objects and long doubles, lets
+    strings pass, and sums of two targets near the largest float overflow.
+    """
+    if y.dtype.kind in "SU":
+        y = y.astype(np.float64)
+        assert_all_finite(y, input_name="y")
+    if y.dtype.kind != "f":
+        return y
+    if y.dtype not in (np.float32, np.float64):
+        with np.errstate(over="ignore"):
+            y = y.astype(np.float64)
+    if y.dtype == np.float64 and max(y.max(), -y.min()) > _LARGEST_TARGET:
+        raise ValueError(
+            "Input y contains infinity or a value too large for dtype('float64')."
+        )
+    return y

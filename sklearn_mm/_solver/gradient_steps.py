@@ -1,0 +1,185 @@
+"""Gradient steps on the upper bound.
+
+`GradientDescent`
+    the plain step of length 1/L, found by backtracking: the setting of the paper's
+    theorems. Its guaranteed decrease ||g||^2/(2L) is what SuDeMM compares the gap with.
+`MomentumDescent`, `Adam`
+    for mini-batches. Their criterion is the stochastic one, gap <= rho_t/(2L) ||g||^2,
+    with the problem's estimate of L and no step length in it: L is the curvature of
+    the bound in theta where the gap arose, so that the test reads "the error that the
+    gap leaves in the gradient, squared, is at most rho_t ||g||^2". (The paper has no L
+    there, which for a constant L is a matter of units. It matters in practice: an
+    error of the latents that opens a gap can contribute 2L times that gap to ||g||^2,
+    so that without L a gradient that is mostly error passes for accurate.) The paper
+    proves convergence for plain steps (momentum 0) with alpha_t = alpha / t^p and
+    rho_t = rho / t^(2p), 1/2 < p <= 1. Under momentum or Adam the criterion says that
+    the gradient in use is accurate beside its own size, and no more.
+
+Where inference could not meet the criterion, only part of a step is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+
+from sklearn_mm._solver.roles import Array, Inferred, Moved, Trial
+
+# Largest share of a step that is made on a gradient which failed the criterion.
+_UNTRUSTED_SHARE = 0.5
+
+
+def _relative_norm(change: Array, theta: Array) -> float:
+    size = max(float(theta @ theta), float(np.finfo(float).tiny))
+    return float(np.sqrt(float(change @ change) / size))
+
+
+@dataclass
+class GradientDescent:
+    """Steps -g/L with an L for which the upper bound decreases as a quadratic would.
+
+    Parameters
+    ----------
+    upper_bound : callable
+        ``upper_bound(problem, theta, candidate, trial)`` is the upper bound at the
+        candidate, with the latents that the trial inferred at theta.
+    step_size : float
+        1/L to try first. It doubles with every step and is halved until it fits.
+    """
+
+    guaranteed: ClassVar[bool] = True  # whether the step makes the decrease it tells
+
+    upper_bound: Callable[[Any, Array, Array, Trial], float]
+    step_size: float = 1.0
+    growth: float = 2.0
+    max_halvings: int = 60
+    _searched: Trial | None = field(default=None, repr=False)
+    _candidate: Array | None = field(default=None, repr=False)
+
+    def decrease(self, problem: Any, theta: Array, trial: Trial) -> float:
+        """The decrease ||g||^2/(2L), with an L verified at this trial."""
+        self._search(problem, theta, trial)
+        gradient = trial.bounds.gradient
+        assert gradient is not None
+        if self._candidate is None:
+            return 0.0
+        return 0.5 * self.step_size * float(gradient @ gradient)
+
+    def __call__(self, problem: Any, theta: Array, inferred: Inferred) -> Moved:
+        trial = inferred.trial
+        decrease = self.decrease(problem, theta, trial)
+        info = {"decrease": decrease, "step_size": self.step_size}
+        candidate = self._candidate
+        if candidate is None:
+            return Moved(theta, 0.0, accepted=False, info=info)
+        if not inferred.satisfied:
+            candidate = theta + _UNTRUSTED_SHARE * (candidate - theta)
+        self._searched = self._candidate = None
+        return Moved(candidate, _relative_norm(candidate - theta, theta), info=info)
+
+    def _search(self, problem: Any, theta: Array, trial: Trial) -> None:
+        """Find the candidate of a trial and the step size that leads to it."""
+        if self._searched is trial:
+            return
+        gradient = trial.bounds.gradient
+        assert gradient is not None
+        square = float(gradient @ gradient)
+        # A second trial at one theta starts from the size that fitted the first.
+        size = self.step_size * (self.growth if self._searched is None else 1.0)
+        self._searched, self._candidate = trial, None
+        for _ in range(self.max_halvings):
+            candidate = theta - size * gradient
+            goal = trial.upper - 0.5 * size * square
+            if goal < trial.upper and (
+                self.upper_bound(problem, theta, candidate, trial) <= goal
+            ):
+                self.step_size, self._candidate = size, candidate
+                return
+            size *= 0.5
+
+
+@dataclass
+class _StochasticStep:
+    """What momentum and Adam share."""
+
+    guaranteed: ClassVar[bool] = False
+
+    learning_rate: float
+    power_t: float = 0.0  # the rate of update t is learning_rate / t**power_t
+    n_updates: int = 0
+
+    def decrease(self, problem: Any, theta: Array, trial: Trial) -> float:
+        """||g||^2/(2L), the yardstick of the stochastic criterion, and no more."""
+        gradient = trial.bounds.gradient
+        assert gradient is not None
+        if not (trial.bounds.gap_curvature > 0.0 and trial.gap > 0.0):
+            return np.inf  # no error but rounding
+        inverse = trial.gap / trial.bounds.gap_curvature
+        return 0.5 * float(gradient @ gradient) * inverse
+
+    def __call__(self, problem: Any, theta: Array, inferred: Inferred) -> Moved:
+        gradient = inferred.trial.bounds.gradient
+        assert gradient is not None
+        self.n_updates += 1
+        rate = self.learning_rate / self.n_updates**self.power_t
+        change = self._direction(gradient, rate)
+        if not inferred.satisfied:
+            gap = inferred.trial.gap
+            allowed = inferred.trial.decrease / gap if gap > 0.0 else 1.0
+            change = change * min(_UNTRUSTED_SHARE, allowed)
+        size = _relative_norm(change, theta)
+        change += theta
+        return Moved(change, size, info={"step_size": rate})
+
+    def _direction(self, gradient: Array, rate: float) -> Array:
+        """A new array with the change of theta."""
+        raise NotImplementedError
+
+
+@dataclass
+class MomentumDescent(_StochasticStep):
+    """Stochastic gradient descent with (heavy-ball) momentum."""
+
+    momentum: float = 0.0
+    _velocity: Array | None = field(default=None, repr=False)
+
+    def _direction(self, gradient: Array, rate: float) -> Array:
+        if self._velocity is None:
+            self._velocity = np.zeros_like(gradient)
+        self._velocity *= self.momentum
+        self._velocity -= rate * gradient
+        return self._velocity.copy()
+
+
+@dataclass
+class Adam(_StochasticStep):
+    """Adam with the usual constants."""
+
+    beta_1: float = 0.9
+    beta_2: float = 0.999
+    epsilon: float = 1e-8
+    _mean: Array | None = field(default=None, repr=False)
+    _square: Array | None = field(default=None, repr=False)
+
+    def _direction(self, gradient: Array, rate: float) -> Array:
+        if self._mean is None or self._square is None:
+            self._mean = np.zeros_like(gradient)
+            self._square = np.zeros_like(gradient)
+        buffer = (1.0 - self.beta_1) * gradient
+        self._mean *= self.beta_1
+        self._mean += buffer
+        np.square(gradient, out=buffer)
+        buffer *= 1.0 - self.beta_2
+        self._square *= self.beta_2
+        self._square += buffer
+        # Bias corrections are folded into the rate; epsilon stays outside of them.
+        t = self.n_updates
+        scale = rate * np.sqrt(1.0 - self.beta_2**t) / (1.0 - self.beta_1**t)
+        np.sqrt(self._square, out=buffer)
+        buffer += self.epsilon
+        np.divide(self._mean, buffer, out=buffer)
+        buffer *= -scale
+        return buffer

@@ -1,0 +1,309 @@
+"""How effort grows until the criterion holds.
+
+`EffortBisection`
+    for latents with a closed form that is made *worse* on purpose: effort 1 is exact,
+    effort 0 as loose as can be, and the criterion wants a value in between.
+`DoublingRestart`
+    for latents that are recomputed from scratch with R passes (constant memory:
+    Algorithm 4 of the paper's appendix); R doubles until the criterion holds on the
+    sums over all chunks of rows.
+`Continuation`
+    for the latents of one mini-batch, which are kept and improved.
+`Persistent`
+    for latents of all rows that are never thrown away: a baseline.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from sklearn_mm._solver.roles import (
+    ALL_ROWS,
+    Array,
+    Bounds,
+    ChunkedProblem,
+    Criterion,
+    Inferred,
+    LatentProblem,
+    Memory,
+    Rows,
+    Step,
+    Trial,
+)
+
+
+def _trial(
+    problem: LatentProblem,
+    theta: Array,
+    latent: Any,
+    bounds: Bounds,
+    effort: float,
+    step: Step,
+) -> Trial:
+    trial = Trial(bounds, effort, latent)
+    trial._decrease = partial(step.decrease, problem, theta, trial)
+    return trial
+
+
+def _is_final(criterion: Criterion, trial: Trial, memory: Memory) -> bool:
+    """Whether more effort is of no use, satisfied or not."""
+    return not (math.isfinite(trial.upper) and criterion.attainable(trial, memory))
+
+
+@dataclass
+class EffortBisection:
+    """Search effort in [0, 1] for the loosest bound that the criterion accepts.
+
+    The search is geometric in the slack sigma**2 - 1, where sigma = 1/effort, which is
+    natural at either end, and starts near the effort of the previous round. Effort 1
+    (exact latents) is accepted whatever the criterion says, since nothing can be
+    tighter; effort 0 is taken when even that is tighter than the criterion cares for.
+    After a rejected step the latents stay as they are.
+    """
+
+    criterion: Criterion
+    effort: float = 1.0
+    # The first guess shrinks 1 - effort**2 by this factor. Latents deviate from exact
+    # ones in proportion to it, and the gap with its square, which ReGeMM reduces by a
+    # factor between 1 - eta_prime and 1 - eta: 0.61**2 lies in the middle.
+    contraction: float = 0.61
+    resolution: float = 1e-4  # of effort, where the search gives up
+    floor: float = 1e-8  # efforts below are tried as 0
+    _last: Inferred | None = None
+
+    def __call__(
+        self,
+        problem: LatentProblem,
+        theta: Array,
+        rows: Rows,
+        memory: Memory,
+        step: Step,
+    ) -> Inferred:
+        prescribed = self.criterion.prescribe(memory)
+        if prescribed is not None and not 0.0 <= prescribed <= 1.0:
+            raise ValueError(
+                f"{type(self.criterion).__name__} prescribes an effort of "
+                f"{prescribed:g}. Efforts of half-quadratic weights are in [0, 1]: 1 "
+                "for exact weights, 0 for all-ones."
+            )
+        last = self._last
+        if memory.rejected and last and prescribed in (None, last.trial.effort):
+            # The step may promise less than before the rejection.
+            last.trial._known_decrease = None
+            if not last.satisfied or self.criterion.satisfied(last.trial, memory):
+                return replace(last, work=0.0)
+        latent = problem.start(rows)
+        n_trials = 0
+
+        def attempt(effort: float) -> Trial:
+            nonlocal latent, n_trials
+            n_trials += 1
+            latent = problem.infer(theta, latent, effort)
+            bounds = problem.evaluate(theta, latent)
+            return _trial(problem, theta, latent, bounds, effort, step)
+
+        guess = math.sqrt(1.0 - self.contraction * (1.0 - self.effort**2))
+        trial = attempt(guess if prescribed is None else prescribed)
+        if prescribed is None:
+            trial = self._search(attempt, trial, memory)
+            # A round of zero effort says nothing about the next one's.
+            self.effort = trial.effort or self.effort
+        satisfied = self.criterion.satisfied(trial, memory)
+        self._last = Inferred(trial, satisfied, float(n_trials), prescribed is not None)
+        return self._last
+
+    def _search(
+        self, attempt: Callable[[float], Trial], trial: Trial, memory: Memory
+    ) -> Trial:
+        tight: Trial | None = None  # the loosest trial that satisfied the criterion
+        loose = 0.0  # the largest effort that did not
+        while True:
+            if self.criterion.satisfied(trial, memory):
+                tight = trial
+                if trial.effort == 0.0 or not self.criterion.excessive(trial, memory):
+                    return trial
+            else:
+                # Effort 0 counts as the floor: there is a bracket from there on.
+                loose = max(trial.effort, self.floor)
+                if trial.effort >= 1.0:
+                    return trial
+            trial = self._next(attempt, tight, loose)
+            if tight is not None and trial is tight:
+                return tight
+
+    def _next(
+        self, attempt: Callable[[float], Trial], tight: Trial | None, loose: float
+    ) -> Trial:
+        """The next trial, or `tight` itself when the bracket cannot be narrowed."""
+        if tight is None:  # not satisfied yet: tighten towards exact latents
+            slack = _slack(loose) / _TIGHTEN
+            return attempt(_effort(slack) if slack > self.resolution else 1.0)
+        if loose == 0.0:  # satisfied all the way: loosen, in strides where far out
+            slack = max(_slack(tight.effort), self.resolution)
+            effort = _effort(slack * (_LOOSEN if slack < 1.0 else _LOOSEN_FAR))
+            return attempt(effort if effort > self.floor else 0.0)
+        if math.log(tight.effort / loose) < self.resolution:
+            return tight
+        if tight.effort == 1.0:  # its slack of zero has no logarithm
+            return attempt(_effort(_slack(loose) / _TIGHTEN))
+        return attempt(_effort(math.sqrt(_slack(tight.effort) * _slack(loose))))
+
+
+# Factors of the slack in the search for a bracket.
+_TIGHTEN, _LOOSEN, _LOOSEN_FAR = 4.0, 2.0, 16.0
+
+
+def _slack(effort: float) -> float:
+    """The slack sigma**2 - 1 of an effort 1/sigma in (0, 1]."""
+    return (1.0 - effort) * (1.0 + effort) / effort**2
+
+
+def _effort(slack: float) -> float:
+    """The effort of a slack."""
+    return 1.0 / math.sqrt(1.0 + slack)
+
+
+@dataclass
+class DoublingRestart:
+    """Infer every chunk of rows from scratch, with twice the passes each time.
+
+    `accumulate` sums the bounds over chunks; latents are thrown away after use, so
+    memory does not grow with the number of rows. Doubling costs at most four times the
+    smallest sufficient number of passes.
+    """
+
+    criterion: Criterion
+    accumulate: Callable[[Any, Array, Rows, float], Bounds]
+    effort: float = 1.0
+    max_effort: float = math.inf
+
+    def __call__(
+        self,
+        problem: LatentProblem,
+        theta: Array,
+        rows: Rows,
+        memory: Memory,
+        step: Step,
+    ) -> Inferred:
+        prescribed = self.criterion.prescribe(memory)
+        effort = self.effort if prescribed is None else prescribed
+        work = 0.0
+        while True:
+            effort = min(effort, self.max_effort)
+            bounds = self.accumulate(problem, theta, rows, effort)
+            work += effort
+            trial = _trial(problem, theta, None, bounds, effort, step)
+            satisfied = self.criterion.satisfied(trial, memory)
+            capped = not satisfied and effort >= self.max_effort
+            if satisfied or capped or _is_final(self.criterion, trial, memory):
+                return Inferred(trial, satisfied, work, capped=capped)
+            effort *= 2.0
+
+
+@dataclass
+class Continuation:
+    """Improve the latents of one mini-batch until the criterion holds.
+
+    The effort before the first test is learnt from batch to batch: it grows by one when
+    it was not enough, and shrinks by one after `patience` batches in a row for which it
+    was. So about one batch in `patience` takes a second test, which costs as much as
+    several passes.
+    """
+
+    criterion: Criterion
+    effort: float = 1.0
+    min_effort: float = 1.0
+    max_effort: float = math.inf
+    growth: float = 1.5  # of the effort from test to test of one batch
+    patience: int = 8
+    _successes: int = 0
+
+    def __call__(
+        self,
+        problem: LatentProblem,
+        theta: Array,
+        rows: Rows,
+        memory: Memory,
+        step: Step,
+    ) -> Inferred:
+        prescribed = self.criterion.prescribe(memory)
+        latent = problem.start(rows)
+        made, wanted = 0.0, self.effort if prescribed is None else prescribed
+        first = True
+        while True:
+            wanted = min(wanted, self.max_effort)
+            latent = problem.infer(theta, latent, wanted - made)
+            made = wanted
+            bounds = problem.evaluate(theta, latent)
+            trial = _trial(problem, theta, latent, bounds, made, step)
+            satisfied = self.criterion.satisfied(trial, memory)
+            capped = not satisfied and made >= self.max_effort
+            if satisfied or capped or _is_final(self.criterion, trial, memory):
+                self._learn(first)
+                return Inferred(trial, satisfied, made, capped=capped)
+            first = False
+            wanted = max(made + 1.0, math.floor(made * self.growth))
+
+    def _learn(self, enough: bool) -> None:
+        """Adapt the effort to whether it was enough for a batch."""
+        self._successes = self._successes + 1 if enough else 0
+        if not enough:
+            self.effort = min(self.max_effort, self.effort + 1.0)
+        elif self._successes >= self.patience:
+            self._successes = 0
+            self.effort = max(self.min_effort, self.effort - 1.0)
+
+
+@dataclass
+class Persistent:
+    """Keep the latents of all rows and improve them by a fixed effort in every round.
+
+    The alternating baseline of the paper's experiments; its memory grows with the
+    number of rows.
+    """
+
+    criterion: Criterion
+    effort: float = 1.0
+    _latent: Any = None
+
+    def __call__(
+        self,
+        problem: LatentProblem,
+        theta: Array,
+        rows: Rows,
+        memory: Memory,
+        step: Step,
+    ) -> Inferred:
+        if self._latent is None:
+            self._latent = problem.start(rows)
+        self._latent = problem.infer(theta, self._latent, self.effort)
+        bounds = problem.evaluate(theta, self._latent)
+        trial = _trial(problem, theta, self._latent, bounds, self.effort, step)
+        satisfied = self.criterion.satisfied(trial, memory)
+        return Inferred(trial, satisfied, self.effort)
+
+
+def accumulate_chunks(
+    chunks: Sequence[slice], n_jobs: int | None = None
+) -> Callable[[ChunkedProblem, Array, Rows, float], Bounds]:
+    """Sum the bounds of chunks of rows, each inferred from a cold start."""
+
+    def accumulate(
+        problem: ChunkedProblem, theta: Array, rows: Rows, effort: float
+    ) -> Bounds:
+        bounds = problem.map_parts(_cold_bounds, theta, chunks, n_jobs, effort)
+        total: Bounds = functools.reduce(operator.add, bounds)
+        return total
+
+    return accumulate
+
+
+def _cold_bounds(part: LatentProblem, theta: Array, effort: float) -> Bounds:
+    latent = part.infer(theta, part.start(ALL_ROWS), effort)
+    return part.evaluate(theta, latent)

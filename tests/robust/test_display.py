@@ -1,0 +1,144 @@
+"""The display draws what a robust fit has found."""
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy.sparse import csr_array
+from sklearn.exceptions import NotFittedError
+from sklearn.linear_model import LinearRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import PolynomialFeatures
+
+from sklearn_mm import (
+    HalfQuadraticRobustRegressor,
+    RobustFitDisplay,
+)
+
+
+@pytest.fixture
+def robust(contaminated):
+    return HalfQuadraticRobustRegressor(init="ols", random_state=0).fit(*contaminated)
+
+
+@pytest.fixture
+def line(rng):
+    X = rng.uniform(0, 10, size=(60, 1))
+    y = 2.0 * X[:, 0] + 1.0 + 0.3 * rng.normal(size=60)
+    y[:20] -= 15.0
+    return X, y
+
+
+def labels(display):
+    return [text.get_text() for text in display.ax_.get_legend().get_texts()]
+
+
+def n_points(artist):
+    return len(artist.get_offsets())
+
+
+@pytest.mark.parametrize("kernel", ["smooth_truncated_quadratic", "tukey", "welsch"])
+@pytest.mark.parametrize("n_outputs", [1, 2])
+def test_weights_and_outliers_are_those_of_the_fit(
+    pyplot, contaminated, kernel, n_outputs
+):
+    X, y = contaminated
+    if n_outputs == 2:
+        y = np.stack([y, y[::-1]], axis=1)
+    model = HalfQuadraticRobustRegressor(kernel, random_state=0).fit(X, y)
+    display = RobustFitDisplay.from_estimator(model, X, y)
+    assert_allclose(display.weights, model.weights_, atol=1e-9)
+    assert n_points(display.outliers_) == np.sum(~model.inlier_mask_)
+    assert n_points(display.scatter_) == np.sum(model.inlier_mask_)
+    assert f"outliers ({np.sum(~model.inlier_mask_)})" in labels(display)
+    expected = model.weights_[model.inlier_mask_]
+    assert_allclose(display.scatter_.get_array(), expected, atol=1e-9)
+
+
+def test_residuals_against_predictions(pyplot, contaminated, robust):
+    X, y = contaminated
+    display = RobustFitDisplay.from_estimator(robust, X, y)
+    mask = robust.inlier_mask_
+    predicted = robust.predict(X)
+    assert_allclose(
+        display.scatter_.get_offsets(),
+        np.stack([predicted, y - predicted], axis=1)[mask],
+    )
+    assert display.ax_.get_xlabel() == "predicted value"
+    assert "residual" in display.ax_.get_ylabel()
+    low, high = (
+        display.band_.get_y(),
+        display.band_.get_y() + display.band_.get_height(),
+    )
+    assert_allclose([low, high], [-3 * robust.scale_, 3 * robust.scale_])
+
+
+def test_a_far_outlier_does_not_hide_the_band(pyplot, contaminated, robust):
+    X, y = contaminated
+    far = y.copy()
+    far[0] += 1e6
+    display = RobustFitDisplay.from_estimator(robust, X, far)
+    assert display.ax_.get_yscale() == "symlog"
+    assert display.figure_ is display.ax_.figure
+
+
+def frames(X):
+    return {
+        "array": X,
+        "list": X.tolist(),
+        "sparse": csr_array(X),
+        "pandas": pd.DataFrame(X, columns=["hours"]),
+        "polars": pl.DataFrame(X, schema=["hours"]),
+    }
+
+
+@pytest.mark.parametrize("container", ["array", "list", "sparse", "pandas", "polars"])
+def test_line_over_a_single_feature(pyplot, line, container):
+    X, y = line
+    X = frames(X)[container]
+    model = HalfQuadraticRobustRegressor(random_state=0).fit(X, y)
+    display = RobustFitDisplay.from_estimator(model, X, y)
+    across, up = display.line_.get_data()
+    assert_allclose(up, model.coef_[0] * across + model.intercept_)
+    assert n_points(display.outliers_) == np.sum(~model.inlier_mask_) >= 20
+    # Taken from X: scikit-learn 1.7 does not see the names in newer versions of polars.
+    named = container in ("pandas", "polars")
+    assert display.ax_.get_xlabel() == ("hours" if named else "feature")
+    assert display.ax_.get_ylabel() == "target"
+    display.plot(kind="residuals")
+    assert display.ax_.get_xlabel() == "predicted value"
+
+
+def test_curve_of_a_pipeline(pyplot, line):
+    X, y = line
+    model = make_pipeline(
+        PolynomialFeatures(2), HalfQuadraticRobustRegressor(random_state=0)
+    ).fit(X, y)
+    display = RobustFitDisplay.from_estimator(model, X, y)
+    across, up = display.line_.get_data()
+    assert_allclose(up, model.predict(across[:, None]))
+    _, ax = pyplot.subplots()
+    display.plot(
+        ax=ax,
+        line_kwargs={"c": "red"},
+        scatter_kwargs={"s": 5},
+        outlier_kwargs={"c": "k"},
+    )
+    assert display.ax_ is ax
+    assert display.line_.get_color() == "red"
+    assert_array_equal(display.scatter_.get_sizes(), [5])
+
+
+def test_wrong_robust_fit_arguments(pyplot, contaminated, robust):
+    X, y = contaminated
+    with pytest.raises(ValueError, match="kind must be one of"):
+        RobustFitDisplay.from_estimator(robust, X, y, kind="line")
+    with pytest.raises(ValueError, match="single feature"):
+        RobustFitDisplay.from_estimator(robust, X, y, kind="fit")
+    with pytest.raises(TypeError, match="got LinearRegression"):
+        RobustFitDisplay.from_estimator(LinearRegression().fit(X, y), X, y)
+    with pytest.raises(NotFittedError):
+        RobustFitDisplay.from_estimator(HalfQuadraticRobustRegressor(), X, y)
+    with pytest.raises(ValueError, match="inconsistent numbers"):
+        RobustFitDisplay.from_estimator(robust, X, y[:-1])

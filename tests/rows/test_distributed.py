@@ -1,0 +1,218 @@
+"""The same fits on joblib's process pools, Dask and Ray.
+
+Longer than other tests, since clusters have to start: ``pytest -m distributed``.
+"""
+
+import os
+import signal
+from dataclasses import dataclass, field
+
+import joblib
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+
+from sklearn_mm import ContrastiveHebbianClassifier, HalfQuadraticRobustRegressor
+from sklearn_mm.kernels import SmoothTruncatedQuadratic
+
+pytestmark = [
+    pytest.mark.distributed,
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+    pytest.mark.filterwarnings("ignore:Contrastive.*did not converge"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+ROWS, BLOCK = 9_000, 2_000
+
+
+def make_data():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(ROWS, 6))
+    y = X @ np.arange(1.0, 7.0) + 0.1 * rng.normal(size=ROWS)
+    y[::4] += 9.0
+    return X, y
+
+
+def robust(X, y, **params):
+    model = HalfQuadraticRobustRegressor(chunk_size=BLOCK, random_state=0, **params)
+    return model.fit(X, y)
+
+
+def hebbian(X, y, criterion="sudemm"):
+    return ContrastiveHebbianClassifier(
+        (8, 5),
+        criterion=criterion,
+        batch_size=None,
+        max_iter=4,
+        tol=0.0,
+        chunk_size=BLOCK,
+        random_state=0,
+    ).fit(X, np.asarray(y) > 0)
+
+
+def assert_equal_fits(X, y, criteria=("sudemm", "regemm")):
+    """Fits of these data, on the engine that is set, are those of one thread."""
+    X_local, y_local = make_data()
+    with joblib.parallel_config("threading", n_jobs=1):
+        plain = robust(X_local, y_local)
+        networks = {c: hebbian(X_local, y_local, c) for c in criteria}
+    model = robust(X, y)
+    assert_array_equal(model.coef_, plain.coef_)
+    assert_array_equal(model.weights_, plain.weights_)
+    assert model.scale_ == plain.scale_
+    assert_array_equal(model.predict(X), plain.predict(X_local))
+    for criterion, expected in networks.items():
+        network = hebbian(X, y, criterion)
+        for W, V in zip(network.coefs_, expected.coefs_, strict=True):
+            assert_array_equal(W, V)
+        assert network.bounds(X, np.asarray(y) > 0) == expected.bounds(
+            X_local, y_local > 0
+        )
+
+
+@pytest.mark.parametrize("backend", ["threading", "loky", "multiprocessing"])
+def test_joblib_backends(backend):
+    with joblib.parallel_config(backend, n_jobs=2):
+        assert_equal_fits(*make_data())
+
+
+def test_blas_threads_in_worker_processes():
+    threadpoolctl = pytest.importorskip("threadpoolctl")
+    from sklearn_mm._rows.workers import map_rows
+
+    X = np.ones((4, 2))
+    chunks = [slice(i, i + 1) for i in range(4)]
+    for backend in ("threading", "loky"):
+        with joblib.parallel_config(backend, n_jobs=2):
+            seen = list(map_rows(blas_threads, X, chunks, None))
+        assert seen == [1] * 4
+    # The limit is lifted again.
+    before = blas_threads(None)
+    with threadpoolctl.threadpool_limits(2, user_api="blas"):
+        list(map_rows(blas_threads, X, chunks, 2))
+        assert blas_threads(None) == 2
+    assert blas_threads(None) == before
+
+
+def blas_threads(rows):
+    import threadpoolctl
+
+    info = threadpoolctl.threadpool_info()
+    return max(pool["num_threads"] for pool in info if pool["user_api"] == "blas")
+
+
+class TestDask:
+    @pytest.fixture(scope="class")
+    def cluster(self):
+        distributed = pytest.importorskip("distributed")
+        with (
+            distributed.LocalCluster(
+                n_workers=2, threads_per_worker=1, dashboard_address=None
+            ) as cluster,
+            distributed.Client(cluster),
+        ):
+            yield cluster
+
+    def arrays(self):
+        da = pytest.importorskip("dask.array")
+        X, y = make_data()
+        # Columns in blocks, too: they are put together.
+        return da.from_array(X, chunks=(BLOCK, 4)), da.from_array(y, chunks=BLOCK)
+
+    def test_local_scheduler(self):
+        assert_equal_fits(*self.arrays())
+
+    def test_cluster(self, cluster):
+        assert_equal_fits(*self.arrays())
+
+    def test_blocks_stay_on_their_workers(self, cluster):
+        X, y = self.arrays()
+        assert_equal_fits(X.persist(), y)
+
+    def test_empty_blocks(self):
+        da = pytest.importorskip("dask.array")
+        X, y = make_data()
+        kept = np.ones(len(X), dtype=bool)
+        kept[BLOCK : 2 * BLOCK] = False
+        filtered = da.from_array(X, chunks=(BLOCK, -1))[da.from_array(kept, BLOCK)]
+        with pytest.raises(ValueError, match="compute_chunk_sizes"):
+            robust(filtered, y[kept])
+        model = robust(filtered.compute_chunk_sizes(), y[kept])
+        assert_array_equal(model.coef_, robust(X[kept], y[kept]).coef_)
+        network = hebbian(filtered, y[kept])
+        expected = hebbian(X[kept], y[kept])
+        assert_array_equal(network.coefs_[0], expected.coefs_[0])
+
+    def test_joblib_backend(self, cluster):
+        with joblib.parallel_config("dask"):
+            assert_equal_fits(*make_data())
+
+    def test_lost_worker(self, cluster):
+        X, y = self.arrays()
+        X = X.persist()
+        killer = KillWorker(cluster)
+        model = robust(X, y, kernel=killer)
+        assert killer.calls > killer.when
+        assert_array_equal(model.coef_, robust(*make_data()).coef_)
+
+    def test_unknown_lengths(self):
+        X, y = self.arrays()
+        with pytest.raises(ValueError, match="compute_chunk_sizes"):
+            robust(X[X[:, 0] > 0], y)
+
+
+@dataclass(frozen=True, eq=False)
+class KillWorker(SmoothTruncatedQuadratic):
+    """The default kernel, which kills a worker once in the middle of the fit."""
+
+    cluster: object = None
+    when: int = 40
+    seen: list = field(default_factory=list)
+
+    def __init__(self, cluster):
+        object.__setattr__(self, "cluster", cluster)
+        object.__setattr__(self, "seen", [])
+
+    def __hash__(self):
+        return id(self)
+
+    @property
+    def calls(self):
+        return len(self.seen)
+
+    def weight(self, z):
+        self.seen.append(1)
+        if self.calls == self.when:
+            worker = next(iter(self.cluster.workers.values()))
+            os.kill(worker.pid, signal.SIGKILL)
+        return super().weight(z)
+
+
+def test_ray():
+    ray = pytest.importorskip("ray")
+    from ray.util.joblib import register_ray
+
+    ray.init(num_cpus=2, include_dashboard=False, configure_logging=False)
+    try:
+        register_ray()
+        # Ray starts its actors anew for every sum: few of them.
+        with joblib.parallel_config("ray", n_jobs=2):
+            assert_equal_fits(*make_data(), criteria=())
+    finally:
+        ray.shutdown()
+
+
+@pytest.mark.parametrize("engine", ["h5py", "zarr"])
+def test_files(engine, tmp_path):
+    library = pytest.importorskip(engine)
+    X, y = make_data()
+    if engine == "h5py":
+        with library.File(tmp_path / "X.h5", "w") as file:
+            assert_equal_fits(file.create_dataset("X", data=X, chunks=(500, 6)), y)
+    else:
+        path = str(tmp_path / "X.zarr")
+        array = library.create_array(path, data=X, chunks=(500, 6))
+        with joblib.parallel_config("loky", n_jobs=2):
+            assert_equal_fits(array, y)

@@ -1,0 +1,198 @@
+"""The loop, on a problem small enough to know everything about."""
+
+import time
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from parabola import GradientStep, Parabola, run, whole
+
+from sklearn_mm._solver.history import History
+from sklearn_mm._solver.inference import (
+    Continuation,
+    DoublingRestart,
+    accumulate_chunks,
+)
+from sklearn_mm._solver.loop import Status, minimize
+from sklearn_mm._solver.roles import Bounds, Memory, Monitor, Moved, Trial
+from sklearn_mm.criteria import (
+    Fixed,
+    RelaxedGeneralized,
+    SufficientDescent,
+)
+
+
+class TestLoop:
+    def test_sudemm_decreases_as_guaranteed(self):
+        rho = 0.5
+        inference = DoublingRestart(
+            SufficientDescent(rho), accumulate_chunks(whole), effort=1
+        )
+        _, history = run(inference, max_iter=25, tol=0.0)
+        theta = np.array([3.0, -1.0])
+        for lower in history.lower_bound:
+            gradient = theta
+            new = theta - 0.5 * gradient
+            # J(new) <= lower bound before - (1 - rho) / (2 L) |g|**2, with L = 2.
+            assert new @ new / 2 <= lower - (1 - rho) / 4 * gradient @ gradient + 1e-12
+            theta = new
+
+    def test_regemm_telescopes(self):
+        eta = 0.5
+        inference = DoublingRestart(RelaxedGeneralized(eta), accumulate_chunks(whole))
+        _, history = run(inference, max_iter=25, tol=0.0)
+        c = history.previous_upper - history.lower_bound
+        total = (history.previous_upper[0] - history.upper_bound[-1]) / eta
+        assert np.all(c >= 0)
+        assert c.sum() <= total + 1e-12
+        assert np.all(np.diff(history.upper_bound) <= 1e-12)
+
+    def test_max_iter(self):
+        result, history = run(Continuation(Fixed(3)), max_iter=4, tol=0.0)
+        assert result.status is Status.MAX_ITER
+        assert result.n_iter == 4 == len(history.effort)
+
+    def test_monitor_hears_every_epoch_and_can_stop(self):
+        class Stopper(Monitor):
+            begun = ended = 0
+
+            def begin(self):
+                self.begun += 1
+
+            def end(self, theta, record):
+                self.ended += 1
+                assert record["upper_bound"] >= record["lower_bound"]
+                return self.ended == 3
+
+        monitor = Stopper()
+        result, _ = run(Continuation(Fixed(3)), tol=0.0, monitor=monitor)
+        assert result.status is Status.STOPPED
+        assert monitor.begun == monitor.ended == result.n_iter == 3
+
+    def test_batches_make_an_epoch(self):
+        def batches():
+            return [slice(0, 4), slice(4, 8)]
+
+        result, history = run(
+            Continuation(Fixed(3)), max_iter=5, tol=0.0, batches=batches
+        )
+        assert result.n_iter == 5
+        assert len(history.effort) == 10
+
+    def test_rejected_steps_keep_the_bound_and_end_the_run(self):
+        class Stuck(GradientStep):
+            def __call__(self, problem, theta, inferred):
+                return Moved(theta, 0.0, accepted=False)
+
+        history = History()
+        result = minimize(
+            Parabola(),
+            np.ones(1),
+            inference=Continuation(Fixed(2)),
+            step=Stuck(),
+            memory=Memory.start(10.0),
+            history=history,
+            max_iter=100,
+            tol=1.0,
+            max_rejected=4,
+        )
+        assert result.status is Status.STALLED
+        assert result.n_iter == 5
+        assert_array_equal(history.to_bunch().previous_upper, 10.0)
+
+    def test_sound_parameters_are_those_before_the_bound_blew_up(self):
+        steps, first_upper = [], 1e-3
+        theta = np.array([0.03, -0.01])
+
+        class Climbing(GradientStep):
+            def __call__(self, problem, theta, inferred):
+                steps.append(theta)
+                return super().__call__(problem, theta, inferred)
+
+        def climb(max_iter):
+            steps.clear()
+            return minimize(
+                Parabola(),
+                theta,
+                inference=Continuation(Fixed(60)),
+                step=Climbing(-1.0),
+                memory=Memory.start(first_upper),
+                history=History(),
+                max_iter=max_iter,
+                tol=None,
+            )
+
+        result = climb(20)
+        uppers = [x @ x / 2 for x in steps]
+        last = max(i for i, upper in enumerate(uppers) if upper <= 10 * first_upper)
+        assert 0 < last < 19
+        assert_array_equal(result.sound, steps[last])
+        assert_array_equal(climb(2).sound, steps[1])
+        # A bound that overflows ends the run there.
+        with np.errstate(over="ignore"):
+            result = climb(2000)
+        assert result.status is Status.DIVERGED
+        assert result.n_iter == len(steps) + 1
+        assert_array_equal(result.theta, steps[last])
+
+    @pytest.mark.parametrize("at", [1, 3])
+    @pytest.mark.parametrize("options", [{}, {"interruptible": True}])
+    def test_interrupts_are_raised_unless_a_finished_update_is_asked_for(
+        self, options, at
+    ):
+        steps = []
+
+        class Interrupted(GradientStep):
+            def __call__(self, problem, theta, inferred):
+                steps.append(theta)
+                if len(steps) == at:
+                    raise KeyboardInterrupt
+                return super().__call__(problem, theta, inferred)
+
+        def interrupted():
+            return run(Continuation(Fixed(3)), step=Interrupted(), **options)[0]
+
+        if not options or at == 1:
+            with pytest.raises(KeyboardInterrupt):
+                interrupted()
+        else:
+            result = interrupted()
+            assert result.status is Status.INTERRUPTED
+            assert result.n_iter == at - 1
+            assert_array_equal(result.theta, steps[-1])
+
+    def test_history_tells_epochs_and_seconds(self):
+        begin = time.perf_counter()
+        result, history = run(
+            Continuation(Fixed(1)),
+            max_iter=3,
+            tol=None,
+            batches=lambda: [slice(0, 4), slice(4, 8)],
+        )
+        elapsed = time.perf_counter() - begin
+        assert result.status is Status.MAX_ITER
+        assert history.epoch.tolist() == [0, 0, 1, 1, 2, 2]
+        assert np.all(np.diff(history.time, prepend=0.0) >= 0.0)
+        assert history.time[-1] <= elapsed
+        assert_array_equal(history.gap, history.upper_bound - history.lower_bound)
+
+    def test_memory(self):
+        trial = Trial(Bounds(3.0, 1.0), 1.0)
+        memory = Memory.start(5.0)
+        assert memory == Memory(5.0, 5.0, iteration=0, rejected=0)
+        memory = memory.after(trial, False).after(trial, False)
+        assert memory == Memory(5.0, 5.0, iteration=2, rejected=2)
+        assert memory.after(trial, True) == Memory(3.0, 5.0, iteration=3, rejected=0)
+
+
+def test_bounds_add_up():
+    first = Bounds(3.0, 1.0, np.ones(2), 5.0)
+    second = Bounds(1.0, 0.5, np.ones(2), 0.5)
+    total = first + second
+    assert total.gap_curvature == 5.5
+    assert (total.upper, total.lower, total.gap) == (4.0, 1.5, 2.5)
+    assert_allclose(total.gradient, 2.0)
+    assert (first + Bounds(1.0, 1.0)).gradient is None
+    other = Bounds(1.0, 1.0) + first
+    assert other.gradient is None
+    assert other.gap_curvature == 5.0
