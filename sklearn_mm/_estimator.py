@@ -1,21 +1,20 @@
-"""What the estimators share: criterion lookup, progress, keeping state on errors."""
+"""What the estimators share: mixins, progress, keeping state on errors."""
 
 from __future__ import annotations
 
 import functools
+import inspect
 import time
 import warnings
 
-import numpy as np
 from sklearn.exceptions import ConvergenceWarning, InconsistentVersionWarning
 from sklearn.utils import Bunch
-from sklearn.utils.validation import _check_sample_weight
+from sklearn.utils._param_validation import HasMethods, StrOptions
 
 import sklearn_mm  # for the version, which is set after this module is imported
 from sklearn_mm._rows.workers import kept_threads
 from sklearn_mm._solver.loop import Status
 from sklearn_mm._solver.roles import Monitor
-from sklearn_mm.criteria import Fixed, Joint, RelaxedGeneralized, SufficientDescent
 
 try:  # scikit-learn >= 1.9; the only place in the package that knows
     from sklearn.callback import CallbackSupportMixin
@@ -68,51 +67,13 @@ class PersistentMixin:
 
 _VERSION_KEY = "_sklearn_mm_version"
 
-CRITERIA = ("fixed", "regemm", "sudemm")
-CRITERION_METHODS = (
-    "satisfied",
-    "attainable",
-    "excessive",
-    "prescribe",
-    "converged",
-)
+# What an object must offer to be taken for a criterion.
+_CRITERION_METHODS = ["satisfied", "attainable", "excessive", "prescribe", "converged"]
 
 
-def resolve_criterion(criterion, *, eta, eta_prime, rho, fixed_effort, rho_power=0.0):
-    """Criterion object of a name, or the object itself."""
-    if isinstance(criterion, type):
-        raise ValueError(
-            f"criterion must be a string or an object, got the class "
-            f"{criterion.__name__}; pass {criterion.__name__}() instead."
-        )
-    if criterion == "regemm":
-        return RelaxedGeneralized(eta, eta_prime)
-    if criterion == "sudemm":
-        return SufficientDescent(rho, rho_power)
-    if criterion == "fixed" or criterion == Fixed():
-        return Fixed(fixed_effort)
-    if isinstance(criterion, Joint):
-        raise ValueError(
-            "criterion=Joint() is for robust_least_squares only, which takes linear "
-            "residuals as well."
-        )
-    return criterion
-
-
-def unit_weights(sample_weight, X):
-    """Checked weights divided by the largest, and that one.
-
-    Sums over rows of the former stay far from overflow.
-    """
-    if sample_weight is None:  # ones that take no memory
-        return np.broadcast_to(1.0, X.shape[0]), 1.0
-    weight = _check_sample_weight(
-        sample_weight, X, dtype=np.float64, ensure_non_negative=True
-    )
-    if not np.any(weight > 0):  # scikit-learn < 1.9 lets this pass
-        raise ValueError("Sample weights must contain at least one non-zero number.")
-    unit = float(weight.max())
-    return weight / unit, unit
+def criterion_options(*names):
+    """Constraints of a parameter `criterion` that knows these names."""
+    return [StrOptions(set(names)), HasMethods(_CRITERION_METHODS)]
 
 
 def keep_state_on_error(fit):
@@ -136,22 +97,32 @@ def keep_state_on_error(fit):
     return wrapper
 
 
+def warn_user(message):
+    """Warn at the line of the user's that called into the package."""
+    frame, level = inspect.currentframe(), 1
+    while frame.f_back is not None and _is_internal(frame):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, ConvergenceWarning, stacklevel=level)
+
+
+def _is_internal(frame):
+    name = frame.f_globals.get("__name__", "")
+    return name.split(".")[0] in ("sklearn_mm", "sklearn", "joblib", "contextlib")
+
+
 def warn_unless_converged(estimator, status):
     """Name the parameter to raise when a run ended at its cap or was cut short."""
+    name = type(estimator).__name__
     if status is Status.INTERRUPTED:
-        warnings.warn(
-            f"{type(estimator).__name__} was interrupted. The last finished update is "
-            "kept; set warm_start=True to go on from it.",
-            ConvergenceWarning,
-            stacklevel=5,
+        warn_user(
+            f"{name} was interrupted. The last finished update is kept; set "
+            "warm_start=True to go on from it."
         )
     if status is Status.MAX_ITER:
-        warnings.warn(
-            f"{type(estimator).__name__} did not converge in max_iter="
-            f"{estimator.max_iter} iterations: {status.value}. Increase max_iter, or "
-            f"increase tol (now {estimator.tol:g}).",
-            ConvergenceWarning,
-            stacklevel=5,
+        warn_user(
+            f"{name} did not converge in max_iter={estimator.max_iter} iterations: "
+            f"{status.value}. Increase max_iter, or increase tol (now "
+            f"{estimator.tol:g})."
         )
 
 
@@ -162,29 +133,31 @@ class FitMonitor(Monitor):
     ----------
     estimator : estimator
         The one being fitted.
-    max_iter : int
-        Largest number of epochs.
     X, y : array-like
         Training data, handed to callbacks.
     attributes : callable
         Maps theta to the fitted attributes that make `predict` work.
     unit : float, default=1.0
         One in the solver's objective is this much in the user's.
+    max_iter : int, default=None
+        Largest number of epochs; that of the estimator by default.
     """
 
     effort_name = "1/sigma"
 
-    def __init__(self, estimator, max_iter, X, y, attributes, unit=1.0):
+    def __init__(self, estimator, X, y, attributes, unit=1.0, max_iter=None):
         self._estimator = estimator
         self._unit = unit
         self._data = {"X": X, "y": y}
         self._attributes = attributes
         self._start = time.perf_counter()
         self._epoch = 0
-        self._max_iter = max_iter
+        self._max_iter = estimator.max_iter if max_iter is None else max_iter
         self._context = self._task = None
         if hasattr(estimator, "_init_callback_context"):
-            self._context = estimator._init_callback_context(max_subtasks=max_iter)
+            self._context = estimator._init_callback_context(
+                max_subtasks=self._max_iter
+            )
             self._context.call_on_fit_task_begin(estimator=estimator, **self._data)
 
     def begin(self):
@@ -193,7 +166,7 @@ class FitMonitor(Monitor):
             self._task = self._context.subcontext(task_name="epoch")
             self._task.call_on_fit_task_begin(estimator=self._estimator, **self._data)
 
-    def end(self, theta, record):
+    def end(self, point, record):
         """Close it; True if a callback asks to stop."""
         self._epoch += 1
         if self._estimator.verbose:
@@ -202,16 +175,16 @@ class FitMonitor(Monitor):
             return False
         return self._task.call_on_fit_task_end(
             estimator=self._estimator,
-            reconstruction_attributes=lambda: self._attributes(theta),
+            reconstruction_attributes=lambda: self._attributes(point.theta),
             **self._data,
         )
 
-    def finish(self, theta):
+    def finish(self, point):
         """Close the task of the whole fit."""
         if self._context is not None:
             self._context.call_on_fit_task_end(
                 estimator=self._estimator,
-                reconstruction_attributes=lambda: self._attributes(theta),
+                reconstruction_attributes=lambda: self._attributes(point.theta),
                 **self._data,
             )
 

@@ -9,11 +9,13 @@ the objective. Before theta is moved on the upper bound, the criterion has to ho
 `SufficientDescent`       upper - lower <= rho * (decrease of the next step)
 `Fixed`                   a given effort, whatever the bounds say
 `Graduated`               an effort that grows with the iterations (a baseline)
-`Joint`                   none: latents move together with theta (a baseline)
 ========================  =====================================================
 
 To try one of your own, derive from `Criterion`, define ``satisfied`` and pass the
-object as ``criterion`` to any estimator of the package.
+object as ``criterion`` to any estimator of the package. It receives a `Trial`, with the
+bounds that inference has arrived at, and a `Memory` of earlier rounds; ``converged``
+also receives the `Moved` that the step has returned. Methods that need no criterion at
+all are in :mod:`sklearn_mm.baselines`.
 
 References
 ----------
@@ -28,15 +30,19 @@ from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any, ClassVar
 
-from sklearn_mm._solver.roles import Memory, Moved, Trial
+from sklearn_mm._solver.roles import Bounds, Memory, Moved, Trial
 
 __all__ = [
+    "Bounds",
     "Criterion",
     "Fixed",
     "Graduated",
-    "Joint",
+    "Memory",
+    "Moved",
     "RelaxedGeneralized",
     "SufficientDescent",
+    "Trial",
+    "get_criterion",
 ]
 
 # An objective this far below the start's is zero to rounding: relative tolerances on
@@ -57,9 +63,15 @@ def _check(criterion: Criterion, name: str, kind: Any, sound: Any, wanted: str) 
 class Criterion:
     """Base class of the criteria.
 
-    Only :meth:`satisfied` has to be defined. A trial offers ``upper``, ``lower``,
-    ``gap``, ``effort`` and ``decrease``; the memory ``previous_upper``,
+    Only :meth:`satisfied` has to be defined. A `Trial` offers ``upper``, ``lower``,
+    ``gap``, ``effort`` and ``decrease``; the `Memory` ``previous_upper``,
     ``first_upper`` and ``iteration``.
+
+    Attributes
+    ----------
+    needs_full_batch : bool
+        Whether the criterion compares bounds of one objective from round to round,
+        which bounds of different mini-batches are not. False by default.
 
     Examples
     --------
@@ -73,8 +85,6 @@ class Criterion:
     ...         return trial.gap < 0.05 * trial.lower
     """
 
-    # Whether the criterion compares bounds of one objective from round to round, which
-    # bounds of different mini-batches are not.
     needs_full_batch: ClassVar[bool] = False
 
     def satisfied(self, trial: Trial, memory: Memory) -> bool:
@@ -131,7 +141,7 @@ class RelaxedGeneralized(Criterion):
         """Eq. 11 of the paper.
 
         A step that raised J above the previous bound, as momentum may, leaves no
-        effort that meets it; then the gap has to be as small beside the rise.
+        effort that meets it; then the gap has to be as small compared with the rise.
         """
         if trial.lower > memory.previous_upper:
             rise = trial.lower - memory.previous_upper
@@ -190,8 +200,8 @@ class SufficientDescent(Criterion):
     def attainable(self, trial: Trial, memory: Memory) -> bool:
         """Whether the gap is more than rounding, by itself or in the gradient.
 
-        Where the curvature is large, a gap that is nothing beside J still spoils the
-        gradient.
+        Where the curvature is large, a gap that is nothing compared with J still
+        spoils the gradient.
         """
         spoils = trial.bounds.gap_curvature > 0.0 and trial.decrease > 0.0
         return spoils or super().attainable(trial, memory)
@@ -202,7 +212,7 @@ class SufficientDescent(Criterion):
         return trial.gap < allowed * trial.decrease
 
     def converged(self, trial: Trial, moved: Moved, memory: Memory, tol: float) -> bool:
-        """The decrease, which bounds the gap, is small beside J, or theta stands."""
+        """The decrease, which bounds the gap, is small, or theta hardly moved."""
         small = tol * trial.lower + _ZERO * memory.first_upper
         return moved.accepted and (trial.decrease <= small or moved.change <= tol)
 
@@ -282,25 +292,70 @@ class Graduated(Criterion):
         return last and super().converged(trial, moved, memory, tol)
 
 
-@dataclass(frozen=True)
-class Joint(Criterion):
-    """Joint half-quadratic minimisation: weights are moved together with theta.
+CRITERIA = {
+    "fixed": Fixed,
+    "graduated": Graduated,
+    "regemm": RelaxedGeneralized,
+    "sudemm": SufficientDescent,
+}
 
-    Not a criterion in the sense of the others, but the baseline to compare them with:
-    nothing is inferred. The weights, written as squares and started at one, are
-    unknowns beside theta, and are eliminated from each linear system. For
-    :func:`sklearn_mm.robust_least_squares` only, and for kernels whose penalty is
-    smooth at a weight of one (neither "huber" nor "quadratic").
 
-    References
+def get_criterion(
+    criterion: Any,
+    *,
+    eta: float = 0.5,
+    eta_prime: float = 0.75,
+    rho: float = 0.5,
+    power_t: float = 0.0,
+    effort: float | None = None,
+    n_iter_per_level: int = 4,
+) -> Any:
+    """Criterion of a name, or the object itself.
+
+    Parameters
     ----------
-    C. Zach, "Robust Bundle Adjustment Revisited", ECCV 2014.
+    criterion : {"regemm", "sudemm", "fixed", "graduated"} or Criterion
+        The name or the object.
+
+    eta, eta_prime : float, default=0.5 and 0.75
+        Constants of "regemm".
+
+    rho, power_t : float, default=0.5 and 0.0
+        Constants of "sudemm".
+
+    effort : float, default=None
+        The effort of "fixed", and of `Fixed` objects that leave it open.
+
+    n_iter_per_level : int, default=4
+        Rounds at each level of "graduated".
+
+    Returns
+    -------
+    criterion : Criterion
+        The object.
+
+    Examples
+    --------
+    >>> from sklearn_mm.criteria import get_criterion
+    >>> get_criterion("regemm", eta=0.25)
+    RelaxedGeneralized(eta=0.25, eta_prime=0.75)
     """
-
-    def satisfied(self, trial: Trial, memory: Memory) -> bool:
-        """Always: there is nothing to infer."""
-        return True
-
-    def prescribe(self, memory: Memory) -> float:
-        """No effort is made."""
-        return 0.0
+    if isinstance(criterion, type):
+        raise ValueError(
+            f"criterion must be a string or an object, got the class "
+            f"{criterion.__name__}; pass {criterion.__name__}() instead."
+        )
+    if isinstance(criterion, str):
+        if criterion == "regemm":
+            return RelaxedGeneralized(eta, eta_prime)
+        if criterion == "sudemm":
+            return SufficientDescent(rho, power_t)
+        if criterion == "fixed":
+            return Fixed(effort)
+        if criterion == "graduated":
+            return Graduated(n_iter_per_level=n_iter_per_level)
+        raise ValueError(
+            f"criterion must be one of {sorted(CRITERIA)} or an object, got "
+            f"{criterion!r}."
+        )
+    return Fixed(effort) if criterion == Fixed() else criterion

@@ -12,17 +12,15 @@ from sklearn.base import BaseEstimator, _fit_context
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import train_test_split
 from sklearn.utils import check_random_state
-from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
+from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
 from sklearn_mm._estimator import (
-    CRITERIA,
-    CRITERION_METHODS,
     CallbackSupportMixin,
     DocumentedMixin,
     PersistentMixin,
+    criterion_options,
     keep_state_on_error,
-    resolve_criterion,
     warn_unless_converged,
 )
 from sklearn_mm._hebbian.energy import unpack
@@ -36,23 +34,24 @@ from sklearn_mm._hebbian.training import (
     Trainer,
     feedback_weight,
     initial_theta,
-    problem_chunks,
 )
 from sklearn_mm._rows.sources import LazyRows
 from sklearn_mm._rows.validation import validate_rows
 from sklearn_mm._solver.history import History
 from sklearn_mm._solver.loop import Status
-from sklearn_mm.criteria import Fixed
+from sklearn_mm.baselines import Alternating, Joint
+from sklearn_mm.criteria import Graduated, get_criterion
 
 
 def supports_partial_fit(estimator):
     """Whether `partial_fit` makes sense; the name of the reason otherwise."""
-    for name, value in (("criterion", "regemm"), ("criterion", "alternating")):
-        if getattr(estimator, name) == value:
-            raise AttributeError(
-                f"partial_fit is not available with {name}={value!r}, which needs all "
-                "rows in every update."
-            )
+    criterion = estimator.criterion
+    full = isinstance(criterion, str) and criterion in ("regemm", "alternating")
+    if full or getattr(criterion, "needs_full_batch", False):
+        raise AttributeError(
+            f"partial_fit is not available with criterion={criterion!r}, which needs "
+            "all rows in every update."
+        )
     if estimator.solver == "gd":
         raise AttributeError(
             "partial_fit is not available with solver='gd', which needs all rows in "
@@ -75,10 +74,7 @@ class BaseContrastiveHebbian(
             "array-like",
             Interval(Integral, 1, None, closed="left"),
         ],
-        "criterion": [
-            StrOptions({*CRITERIA, "alternating"}),
-            HasMethods(list(CRITERION_METHODS)),
-        ],
+        "criterion": criterion_options("sudemm", "regemm", "fixed", "alternating"),
         "feedback": [StrOptions({"auto"}), Interval(Real, 0, 1, closed="right")],
         "solver": [StrOptions({"adam", "sgd", "gd"})],
         "learning_rate_init": [Interval(Real, 0, None, closed="neither")],
@@ -248,9 +244,8 @@ class BaseContrastiveHebbian(
         return float(lower), float(upper)
 
     def _map_parts(self, function, problem, theta):
-        chunks = problem_chunks(problem, self.chunk_size)
         arguments = (self.inference_tol, self.max_passes)
-        return problem.map_parts(function, theta, chunks, self.n_jobs, *arguments)
+        return problem.map_parts(function, problem.at(theta), *arguments)
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
@@ -300,13 +295,13 @@ class BaseContrastiveHebbian(
         # Divergence is found by the loop, and reported below.
         with np.errstate(over="ignore", invalid="ignore"):
             result = trainer.run(problem, theta, monitor, random_state, max_iter)
-        theta = result.theta
+        theta = result.point.theta
         first = result.memory.first_upper
         diverged = result.status is Status.DIVERGED or monitor.blew_up(first)
         improved = min(monitor.losses, default=np.inf) <= first
         if self.early_stopping or (diverged and improved):
             theta = monitor.best_theta if monitor.best_theta is not None else theta
-        monitor.finish(theta)
+        monitor.finish(problem.at(theta))
         self._record(theta, sizes, dtype, monitor, result, fresh, incremental)
         self._memory = trainer.memory() if incremental else None
         self._warn(result, monitor, incremental, diverged)
@@ -368,37 +363,37 @@ class BaseContrastiveHebbian(
                 "learning rates have an infinite sum and their squares a finite one; "
                 f"got power_t={self.power_t}."
             )
-        if isinstance(self.criterion, str) and self.criterion == "alternating":
-            return Fixed(self.n_passes)
-        return resolve_criterion(
+        if isinstance(self.criterion, Joint | Graduated):
+            name = type(self.criterion).__name__
+            raise ValueError(f"criterion={name}() is for robust estimation only.")
+        if self.criterion in ("alternating", Alternating()):
+            return Alternating(self.n_passes)
+        return get_criterion(
             self.criterion,
             eta=self.eta,
             eta_prime=0.5 * (1.0 + self.eta),
             rho=self.rho,
             # rho_t must have a finite sum where the squares of the rates have.
-            rho_power=2.0 * self.power_t if decaying else 0.0,
-            fixed_effort=self.n_passes,
+            power_t=2.0 * self.power_t if decaying else 0.0,
+            effort=self.n_passes,
         )
 
     def _batch_size(self, criterion, n_samples):
         """Rows of a mini-batch; None for full batches."""
-        alternating = isinstance(self.criterion, str) and (
-            self.criterion == "alternating"
-        )
         compares = getattr(criterion, "needs_full_batch", False)
         if self.batch_size is None:
             return None
         if self.batch_size == "auto":
-            full = compares or alternating or self.solver == "gd"
+            full = compares or self.solver == "gd"
             return None if full else min(200, n_samples)
         reason = None
-        if compares:
+        if isinstance(criterion, Alternating):
+            reason = "criterion='alternating' keeps the activations of all rows"
+        elif compares:
             reason = (
                 f"criterion={self.criterion!r} compares the bounds of successive "
                 "updates, which must be of the same rows"
             )
-        elif alternating:
-            reason = "criterion='alternating' keeps the activations of all rows"
         elif self.solver == "gd":
             reason = "solver='gd' finds its step length on the objective of all rows"
         if reason is not None:
@@ -419,6 +414,8 @@ class BaseContrastiveHebbian(
             feedback_weight(self.feedback, self.solver, len(sizes) - 2),
             float(self.alpha),
             self.inference == "coordinate",
+            chunk_size=self.chunk_size,
+            n_jobs=self.n_jobs,
         )
 
     def _hold_out(self, X, Y, weight, sizes, random_state):

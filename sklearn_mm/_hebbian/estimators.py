@@ -20,12 +20,13 @@ from sklearn.utils.multiclass import (
     unique_labels,
 )
 
-from sklearn_mm._estimator import keep_state_on_error, unit_weights
+from sklearn_mm._estimator import keep_state_on_error
 from sklearn_mm._hebbian.base import (
     BaseContrastiveHebbian,
     supports_partial_fit,
 )
 from sklearn_mm._rows.sources import MappedRows
+from sklearn_mm._rows.statistics import unit_weights
 from sklearn_mm._rows.validation import validate_rows
 
 _PARAMETERS = """hidden_layer_sizes : int or array-like of int, default=(64,)

@@ -23,7 +23,8 @@ both phases, in the precision of the sweeps (tests/package/test_exact_certificat
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+import operator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -44,9 +45,12 @@ from sklearn_mm._hebbian.energy import (
     residuals,
     row_products,
 )
-from sklearn_mm._rows.workers import map_rows
-from sklearn_mm._solver.roles import ALL_ROWS, Array, Bounds, Rows
+from sklearn_mm._rows.table import Rows
+from sklearn_mm._solver.roles import ALL_ROWS, Array, Batch, Bounds
 
+# Rows whose activations are held at a time where nothing else decides: with layers of
+# 64 units their arrays fill a second-level cache.
+DEFAULT_CHUNK = 1024
 # Weights of the first residuals grow like feedback**-n_hidden and multiply differences
 # of the two phases' activations. Beyond this, float32's seven digits leave too few for
 # the gradient, and sweeps run in float64.
@@ -85,11 +89,12 @@ class Point:
     gaps: Array  # of both phases, by layer and row
 
 
-@dataclass
-class _Kept:
-    theta: Array | None = None
-    network: Network | None = None
-    vectors: dict = field(default_factory=dict)
+@dataclass(frozen=True)
+class NetworkPoint:
+    """A theta and the network that it describes."""
+
+    theta: Array
+    network: Network
 
 
 @dataclass(frozen=True)
@@ -108,7 +113,10 @@ class ContrastiveProblem:
     coordinate: bool = False
     total: float = 0.0  # weight of all rows, where these are a part of them
     data_dtype: Any = None  # precision that rows are brought to, if not that of X
-    _kept: _Kept = field(default_factory=_Kept, compare=False, repr=False)
+    chunk_size: int | None = None
+    n_jobs: int | None = None
+    # Singular vectors of the matrices, from which those of the next theta are found.
+    vectors: dict = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def n_samples(self) -> int:
@@ -120,17 +128,17 @@ class ContrastiveProblem:
         dtype = self.data_dtype or self.X.dtype
         return sweep_dtype(dtype, self.feedback, len(self.sizes) - 2)
 
-    def network(self, theta: Array) -> Network:
-        """Parameters at theta; those used last are kept."""
-        kept = self._kept
-        if kept.theta is not theta:
-            plain = build_network(theta, self.sizes, self.feedback, self.dtype)
-            kept.network = prepare_sweeps(plain, kept.vectors, self.coordinate)
-            kept.theta = theta
-        assert kept.network is not None
-        return kept.network
+    def at(self, theta: Array) -> NetworkPoint:
+        """Parameters at theta, ready for sweeps."""
+        plain = build_network(theta, self.sizes, self.feedback, self.dtype)
+        return NetworkPoint(theta, prepare_sweeps(plain, self.vectors, self.coordinate))
 
-    def start(self, rows: Rows) -> Latent:
+    @functools.cached_property
+    def rows(self) -> Rows:
+        """The rows, in chunks."""
+        return Rows.of(self.X, self.chunk_size or DEFAULT_CHUNK, self.n_jobs)
+
+    def start(self, rows: Batch) -> Latent:
         """No activations yet: those of the ReLU network are the cold start."""
         X, Y, weight = self.X[rows], self.Y[rows], self.sample_weight[rows]
         total = self.total_weight if isinstance(rows, slice) else weight.sum()
@@ -144,41 +152,35 @@ class ContrastiveProblem:
         return self.total or float(self.sample_weight.sum())
 
     def map_parts(
-        self,
-        function: Callable[..., Any],
-        theta: Array,
-        chunks: Sequence[slice],
-        n_jobs: int | None,
-        *arguments: Any,
+        self, function: Callable[..., Any], point: NetworkPoint, *arguments: Any
     ) -> Iterator[Any]:
-        """Values of ``function(part, theta, *arguments)`` for chunks of the rows.
+        """Values of ``function(part, point, *arguments)`` for chunks of the rows.
 
-        A part is a problem of its own that counts as a part of the whole. Parameters
-        are prepared once, so that every worker uses the same.
+        A part is a problem of its own that counts as a part of the whole.
         """
-        network = self.network(theta)
         bare = replace(
             self, X=None, Y=None, sample_weight=None, total=self.total_weight
         )
+        args = (function, bare, point, arguments)
+        return self.rows.map(_call_with_part, self.Y, self.sample_weight, args=args)
 
-        def task(chunk: slice) -> tuple[Any, ...]:
-            data = self.Y[chunk], self.sample_weight[chunk]
-            return function, bare, theta, network, *data, *arguments
+    def cold_bounds(self, point: NetworkPoint, effort: float) -> Bounds:
+        """Bounds of all rows, each chunk inferred from scratch."""
+        bounds = self.map_parts(_cold_bounds, point, effort)
+        return functools.reduce(operator.add, bounds)
 
-        return map_rows(_call_with_part, self.X, chunks, n_jobs, task)
-
-    def infer(self, theta: Array, latent: Latent, effort: float) -> Latent:
+    def infer(self, point: NetworkPoint, latent: Latent, effort: float) -> Latent:
         """`effort` sweeps of the free phase, and a few less of the clamped one.
 
         The clamped phase starts where the free one has got to. With a small feedback
         this saves a sweep for every layer: the first layer of the free phase has to
         follow changes of all others, each of which comes down one layer in a sweep.
         """
-        network = self.network(theta)
+        network = point.network
         passes = round(effort)
         fresh = latent.free is None
-        if latent.theta is not theta:
-            self._rebase(network, theta, latent)
+        if latent.theta is not point.theta:
+            self._rebase(network, point.theta, latent)
         assert latent.free is not None
         for _ in range(passes):
             latent.free.sweep(network)
@@ -190,10 +192,10 @@ class ContrastiveProblem:
             latent.clamped.sweep(network)
         return latent
 
-    def evaluate(self, theta: Array, latent: Latent) -> Bounds:
+    def evaluate(self, at: NetworkPoint, latent: Latent) -> Bounds:
         """Bounds at theta, and the gradient of the upper one."""
-        network = self.network(theta)
-        point = self.settle(theta, latent)
+        theta, network = at.theta, at.network
+        point = self.settle(at, latent)
         v = implied_activations(network, point.mu, latent.drive)
         share = latent.share
         out = np.empty(theta.shape)
@@ -229,13 +231,13 @@ class ContrastiveProblem:
             value += w * (1.0 + inputs[k]) * error
         return value
 
-    def settle(self, theta: Array, latent: Latent) -> Point:
+    def settle(self, at: NetworkPoint, latent: Latent) -> Point:
         """Slacks and bounds of a latent inferred at theta.
 
         A free dual energy that got worse with more sweeps is not taken: the better
         slacks of a row are kept, and so is its better lower bound.
         """
-        network = self.network(theta)
+        network = at.network
         free, clamped = latent.free, latent.clamped
         assert free is not None and clamped is not None
         slacks, mu, free_gaps = dual_point(network, free.z, free.r)
@@ -311,17 +313,22 @@ class ContrastiveProblem:
 
 def _call_with_part(
     X: Any,
-    function: Callable[..., Any],
-    bare: ContrastiveProblem,
-    theta: Array,
-    network: Network,
     Y: Array,
     weight: Array,
-    *arguments: Any,
+    function: Callable[..., Any],
+    bare: ContrastiveProblem,
+    point: NetworkPoint,
+    arguments: tuple[Any, ...],
 ) -> Any:
-    kept = _Kept(theta, network)
-    part = replace(bare, X=X, Y=Y, sample_weight=weight, _kept=kept)
-    return function(part, theta, *arguments)
+    part = replace(bare, X=X, Y=Y, sample_weight=weight)
+    return function(part, point, *arguments)
+
+
+def _cold_bounds(
+    part: ContrastiveProblem, point: NetworkPoint, effort: float
+) -> Bounds:
+    latent = part.infer(point, part.start(ALL_ROWS), effort)
+    return part.evaluate(point, latent)
 
 
 def sweep_dtype(dtype, feedback: float, n_hidden: int) -> np.dtype:
@@ -359,25 +366,25 @@ def infer_free(network: Network, drive: Array, tol: float, max_passes: int):
 
 
 def free_outputs(
-    part: ContrastiveProblem, theta: Array, tol: float, max_passes: int
+    part: ContrastiveProblem, point: NetworkPoint, tol: float, max_passes: int
 ) -> tuple[Array, list[Array], int]:
     """Outputs and activations of all rows, and the number of rows not finished."""
-    network = part.network(theta)
+    network = point.network
     z, n_open = infer_free(network, part.drive(network, part.X), tol, max_passes)
     intercept = network.intercepts[-1].astype(part.dtype)
     return z[-1] @ network.fast[-1] + intercept, z, n_open
 
 
 def certified_bounds(
-    part: ContrastiveProblem, theta: Array, tol: float, max_passes: int
+    part: ContrastiveProblem, at: NetworkPoint, tol: float, max_passes: int
 ) -> Array:
     """Lower and upper bound of the loss, inferred until they agree to `tol`."""
     latent, passes = part.start(ALL_ROWS), 0
     while True:
         more = min(max(passes, 4), max_passes - passes)
-        latent = part.infer(theta, latent, more)
+        latent = part.infer(at, latent, more)
         passes += more
-        point = part.settle(theta, latent)
+        point = part.settle(at, latent)
         upper = float(latent.share @ point.upper)
         lower = float(latent.share @ point.lower)
         if upper - lower <= tol * upper or passes >= max_passes:
@@ -386,14 +393,14 @@ def certified_bounds(
 
 def upper_after(
     part: ContrastiveProblem,
-    theta: Array,
+    point: NetworkPoint,
     effort: float,
     candidate: Array,
-    rows: Rows = ALL_ROWS,
+    rows: Batch = ALL_ROWS,
 ) -> float:
     """Upper bound at a candidate with the latent that an effort gives at theta."""
-    latent = part.infer(theta, part.start(rows), effort)
-    part.settle(theta, latent)
+    latent = part.infer(point, part.start(rows), effort)
+    part.settle(point, latent)
     return part.upper_bound(candidate, latent)
 
 

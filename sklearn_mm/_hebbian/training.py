@@ -9,22 +9,17 @@ from itertools import pairwise
 import numpy as np
 
 from sklearn_mm._estimator import FitMonitor
-from sklearn_mm._hebbian.problem import upper_after
+from sklearn_mm._hebbian.problem import DEFAULT_CHUNK, upper_after
 from sklearn_mm._rows.sources import LazyRows
-from sklearn_mm._rows.workers import chunks_of, row_chunks
+from sklearn_mm._rows.workers import row_chunks
 from sklearn_mm._solver.gradient_steps import Adam, GradientDescent, MomentumDescent
-from sklearn_mm._solver.inference import (
-    Continuation,
-    DoublingRestart,
-    Persistent,
-    accumulate_chunks,
-)
-from sklearn_mm._solver.loop import BLOWN_UP, Status, minimize, whole_batch
+from sklearn_mm._solver.inference import Continuation, DoublingRestart, Persistent
+from sklearn_mm._solver.loop import Status, minimize, whole_batch
 from sklearn_mm._solver.roles import ALL_ROWS, Memory
+from sklearn_mm.baselines import Alternating
 
-# Rows whose activations are held at a time where nothing else decides: with layers of
-# 64 units their arrays fill a second-level cache.
-DEFAULT_CHUNK = 1024
+# A bound that is so many times the one of the start is on its way to infinity.
+BLOWN_UP = 10.0
 # Fewer passes are never tried: far from the minimum, the gradient can be so wrong, and
 # so large, that SuDeMM's test passes.
 _MIN_PASSES = 2
@@ -33,11 +28,6 @@ _MIN_PASSES = 2
 _START_PASSES = 8
 # Passes before the first test of the first mini-batch.
 _FIRST_PASSES = 4
-
-
-def problem_chunks(problem, chunk_size):
-    """Rows of a task."""
-    return chunks_of(problem.X, chunk_size or DEFAULT_CHUNK)
 
 
 # The feedback that "auto" stands for. On validation parts of MNIST, Fashion-MNIST and
@@ -108,7 +98,9 @@ class Trainer:
             # Where a step does not make the decrease that its criterion compares the
             # gap with, epochs tell when to stop (EpochMonitor).
             compares = getattr(self.criterion, "needs_full_batch", False)
-            tol = est.tol if self.step.guaranteed or compares else None
+            alternating = isinstance(self.criterion, Alternating)
+            told = self.step.guaranteed or (compares and not alternating)
+            tol = est.tol if told else None
             batches, start = whole_batch, ALL_ROWS
         else:
             if self.inference is None:
@@ -125,16 +117,18 @@ class Trainer:
             batches, tol = self._batches(problem, random_state), None
             start = np.arange(min(self.batch_size, problem.n_samples))
         updates = getattr(self.step, "n_updates", 0)
-        upper = self._upper(problem, theta, start)
+        point = problem.at(theta)
+        upper = self._upper(problem, point, start)
         if not np.isfinite(upper):
             raise ValueError(
                 "The loss of the initial weights is not finite: squares of activations "
                 "overflow. Scale X, e.g. with StandardScaler."
             )
         memory = replace(Memory.start(upper), iteration=updates)
+        monitor.expect(point, upper)
         result = minimize(
             problem,
-            theta,
+            point,
             inference=self.inference,
             step=self.step,
             memory=memory,
@@ -145,36 +139,35 @@ class Trainer:
             monitor=monitor,
             interruptible=True,
         )
-        if self._leapt(problem, result):
-            return replace(result, theta=result.sound, status=Status.DIVERGED)
+        sound = monitor.sound
+        if result.status is Status.DIVERGED or self._leapt(problem, result, sound):
+            return replace(result, point=sound, status=Status.DIVERGED)
         return result
 
-    def _leapt(self, problem, result):
+    def _leapt(self, problem, result, sound):
         """Whether the last update, which no bound has seen yet, blew the loss up."""
-        theta, sound = result.theta, result.sound
-        if np.linalg.norm(theta - sound) <= np.linalg.norm(sound):
+        theta = result.point.theta
+        if np.linalg.norm(theta - sound.theta) <= np.linalg.norm(sound.theta):
             return False  # the rule
         rows = np.arange(min(problem.n_samples, DEFAULT_CHUNK))
-        after, before = (self._upper(problem, at, rows) for at in (theta, sound))
+        after, before = (self._upper(problem, at, rows) for at in (result.point, sound))
         return not after <= BLOWN_UP * max(before, result.memory.first_upper)
 
     def _full_batch(self, problem):
         """Constant memory, unless the baseline is asked for that keeps latents."""
         est = self.estimator
-        chunks = problem_chunks(problem, est.chunk_size)
 
-        def upper_bound(problem, theta, candidate, trial):
+        def upper_bound(problem, point, candidate, trial):
             if trial.latent is not None:
                 return problem.upper_bound(candidate, trial.latent)
             # The latent of a chunk is a function of theta, effort and rows.
-            return self._sum_upper(problem, theta, trial.effort, candidate)
+            return self._sum_upper(problem, point, trial.effort, candidate)
 
-        if est.criterion == "alternating":
-            self.inference = Persistent(self.criterion, effort=est.n_passes)
+        if isinstance(self.criterion, Alternating):
+            self.inference = Persistent(self.criterion, effort=self.criterion.effort)
         else:
             self.inference = DoublingRestart(
                 self.criterion,
-                accumulate_chunks(chunks, est.n_jobs),
                 effort=min(_MIN_PASSES, est.max_passes),
                 max_effort=est.max_passes,
             )
@@ -211,20 +204,15 @@ class Trainer:
 
         return batches
 
-    def _upper(self, problem, theta, rows):
+    def _upper(self, problem, point, rows):
         """Upper bound of the start."""
         if isinstance(rows, slice):
-            return self._sum_upper(problem, theta, _START_PASSES, theta)
-        return upper_after(problem, theta, _START_PASSES, theta, rows)
+            return self._sum_upper(problem, point, _START_PASSES, point.theta)
+        return upper_after(problem, point, _START_PASSES, point.theta, rows)
 
-    def _sum_upper(self, problem, theta, effort, candidate):
+    def _sum_upper(self, problem, point, effort, candidate):
         """`upper_after` of all rows, a chunk at a time."""
-        est = self.estimator
-        chunks = problem_chunks(problem, est.chunk_size)
-        arguments = (effort, candidate)
-        return sum(
-            problem.map_parts(upper_after, theta, chunks, est.n_jobs, *arguments)
-        )
+        return sum(problem.map_parts(upper_after, point, effort, candidate))
 
 
 class EpochMonitor(FitMonitor):
@@ -257,7 +245,18 @@ class EpochMonitor(FitMonitor):
         self._n_poor = 0
         self._seen = 0
 
-    def end(self, theta, record):
+    def expect(self, point, first_upper):
+        """Begin a run from a point with this upper bound."""
+        self.sound = point  # the last one whose bound is known not to have blown up
+        self._first_upper = first_upper
+
+    def inferred(self, point, inferred):
+        """Remember a point whose bound has not blown up."""
+        if inferred.trial.upper <= BLOWN_UP * self._first_upper:
+            self.sound = point
+
+    def end(self, point, record):
+        theta = point.theta
         epoch = self.history.since(self._seen)
         self._seen = len(self.history)
         self.losses.append(float(np.mean(epoch["upper_bound"])))
@@ -266,7 +265,7 @@ class EpochMonitor(FitMonitor):
         record["lower_bound"] = float(np.mean(epoch["lower_bound"]))
         record["effort"] = float(np.mean(epoch["effort"]))
         self._judge(theta)
-        return super().end(theta, record) or self.exhausted
+        return super().end(point, record) or self.exhausted
 
     def blew_up(self, first_upper):
         """Whether the last epoch ended far above the start."""

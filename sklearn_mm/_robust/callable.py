@@ -14,7 +14,9 @@ scalar.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,7 +25,7 @@ import scipy.sparse
 from sklearn_mm._robust.block_structure import BlockStructure
 from sklearn_mm._robust.schur import SchurPlan, SchurSystem
 from sklearn_mm._robust.systems import DenseSystem, SparseSystem
-from sklearn_mm._solver.roles import ALL_ROWS, Array, NormalSystem
+from sklearn_mm._solver.roles import Array, NormalSystem
 
 _TINY = np.finfo(np.float64).tiny
 # Relative steps of finite differences: the roots of the machine precision that balance
@@ -34,8 +36,20 @@ _DIFFERENCE = {
 }
 
 
-def _same(x: Array, y: Array) -> bool:
-    return x is y or np.array_equal(x, y)
+@dataclass(frozen=True)
+class CallablePoint:
+    """A theta, the residuals there, and on demand their Jacobian."""
+
+    theta: Array
+    residual: Array  # (n, residual_dim)
+    model: CallableResidual
+
+    penalty = 0.0
+
+    @functools.cached_property
+    def jacobian(self) -> Any:
+        """Dense or sparse matrix, or two arrays of blocks if there is a structure."""
+        return self.model.jacobian(self.theta, self.residual)
 
 
 class CallableResidual:
@@ -70,30 +84,11 @@ class CallableResidual:
         self._retract = retract
         self.n_fun = self.n_jac = 0
         self._size: int | None = None  # of the residuals, once known
-        self._values: list[tuple[Array, Array]] = []  # the latest two
-        self._slopes: tuple[Array, Any] | None = None
 
-    # What HalfQuadraticProblem needs.
-
-    def squared_norms(self, theta: Array, rows: slice = ALL_ROWS) -> Array:
-        r = self.residual(theta)[rows]
-        with np.errstate(over="ignore", invalid="ignore"):
-            return np.einsum("ij,ij->i", r, r)
-
-    def penalty(self, theta: Array) -> float:
-        return 0.0
-
-    def residual(self, theta: Array) -> Array:
-        """Residual vectors, shape (n, residual_dim)."""
-        # The two used last are kept: the current theta and the one being tried.
-        for entry in self._values:
-            if _same(entry[0], theta):
-                self._values = [*(e for e in self._values if e is not entry), entry]
-                return entry[1]
+    def at(self, theta: Array) -> CallablePoint:
+        """Residual vectors at theta."""
         self.n_fun += 1
-        value = self._evaluate(theta)
-        self._values = [*self._values[-1:], (theta, value)]
-        return value
+        return CallablePoint(theta, self._evaluate(theta), self)
 
     def retract(self, theta: Array, delta: Array) -> Array:
         """Theta moved by delta."""
@@ -108,13 +103,13 @@ class CallableResidual:
 
     def normal_system(
         self,
-        theta: Array,
+        point: CallablePoint,
         weight: Array,
         bend: Array | None = None,
         slope: Array | None = None,
     ) -> NormalSystem:
         """The system of the module's head with w = weight, c = bend, s = slope."""
-        r, J = self.residual(theta), self.jacobian(theta)
+        r, J = point.residual, point.jacobian
         root = np.sqrt(weight)
         right = root[:, None] * r
         if bend is not None and slope is not None:
@@ -129,9 +124,9 @@ class CallableResidual:
             return SparseSystem(scipy.sparse.diags_array(root) @ J, right.ravel())
         return DenseSystem(root[:, None] * J, right.ravel())
 
-    def product(self, theta: Array, delta: Array) -> Array:
+    def product(self, point: CallablePoint, delta: Array) -> Array:
         """J delta, shape (n, residual_dim)."""
-        J = self.jacobian(theta)
+        J = point.jacobian
         if self._structure is None:
             return (J @ delta).reshape(-1, self.residual_dim)
         s = self._structure
@@ -139,26 +134,21 @@ class CallableResidual:
         x, y = x.reshape(s.n_first, -1)[s.first], y.reshape(s.n_second, -1)[s.second]
         return np.einsum("ndp,np->nd", J[0], x) + np.einsum("ndp,np->nd", J[1], y)
 
-    def gradient(self, theta: Array, weight: Array) -> Array:
+    def gradient(self, point: CallablePoint, weight: Array) -> Array:
         """Gradient of sum_i weight_i |r_i|**2 / 2."""
-        J = self.jacobian(theta)
+        J = point.jacobian
         if self._structure is not None:
             J = self._structure.to_sparse(*J)
-        return J.T @ (weight[:, None] * self.residual(theta)).ravel()
+        return J.T @ (weight[:, None] * point.residual).ravel()
 
-    def jacobian(self, theta: Array) -> Any:
-        """Dense or sparse matrix, or two arrays of blocks if there is a structure."""
-        if self._slopes is not None and _same(self._slopes[0], theta):
-            return self._slopes[1]
+    def jacobian(self, theta: Array, residual: Array) -> Any:
+        """The Jacobian where the residuals are known."""
         self.n_jac += 1
         if callable(self._jac):
-            value = self._checked(self._jac(theta))
-        elif self._structure is not None:
-            value = self._block_differences(theta)
-        else:
-            value = self._differences(theta)
-        self._slopes = theta, value
-        return value
+            return self._checked(self._jac(theta))
+        if self._structure is not None:
+            return self._block_differences(theta, residual)
+        return self._differences(theta, residual)
 
     # Checks.
 
@@ -231,23 +221,23 @@ class CallableResidual:
         bent = R.T @ (scipy.sparse.diags_array(b) @ (R @ J))
         return J - bent
 
-    def _difference(self, theta: Array, delta: Array) -> Array:
+    def _difference(self, theta: Array, residual: Array, delta: Array) -> Array:
         """Change of r along delta, one-sided or central."""
         forward = self._evaluate(self.retract(theta, delta))
         if self._jac == "2-point":
-            return forward - self.residual(theta)
+            return forward - residual
         return (forward - self._evaluate(self.retract(theta, -delta))) / 2
 
-    def _differences(self, theta: Array) -> Array:
+    def _differences(self, theta: Array, residual: Array) -> Array:
         step = _DIFFERENCE[self._jac] * np.maximum(1.0, np.abs(theta))
-        J = np.empty((self.residual(theta).size, theta.size))
+        J = np.empty((residual.size, theta.size))
         for k in range(theta.size):
             delta = np.zeros_like(theta)
             delta[k] = step[k]
-            J[:, k] = self._difference(theta, delta).ravel() / step[k]
+            J[:, k] = self._difference(theta, residual, delta).ravel() / step[k]
         return self._finite(J)
 
-    def _block_differences(self, theta: Array) -> tuple[Array, Array]:
+    def _block_differences(self, theta: Array, residual: Array) -> tuple[Array, Array]:
         """Differences in one component of all blocks of a group at a time."""
         s = self._structure
         assert s is not None
@@ -262,7 +252,7 @@ class CallableResidual:
             for k in range(dim):
                 delta = np.zeros_like(theta)
                 delta[part][k::dim] = step[part][k::dim]
-                change = self._difference(theta, delta)
+                change = self._difference(theta, residual, delta)
                 columns.append(change / delta[part][k::dim][index][:, None])
             blocks.append(self._finite(np.stack(columns, axis=2)))
         return blocks[0], blocks[1]

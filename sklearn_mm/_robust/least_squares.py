@@ -16,17 +16,20 @@ from sklearn.utils._param_validation import (
     validate_params,
 )
 
-from sklearn_mm._estimator import CRITERIA, CRITERION_METHODS, resolve_criterion
+from sklearn_mm._estimator import criterion_options
 from sklearn_mm._robust.block_structure import BlockStructure
 from sklearn_mm._robust.callable import CallableResidual
 from sklearn_mm._robust.lifted import LiftedProblem
 from sklearn_mm._robust.problem import HalfQuadraticProblem
+from sklearn_mm._rows.table import Rows
+from sklearn_mm._rows.validation import check_size
 from sklearn_mm._solver.history import History
-from sklearn_mm._solver.inference import EffortBisection
 from sklearn_mm._solver.levenberg_marquardt import LevenbergMarquardtStep
-from sklearn_mm._solver.loop import Status, minimize
-from sklearn_mm._solver.roles import Memory, Monitor
-from sklearn_mm.criteria import Fixed, Graduated, Joint
+from sklearn_mm._solver.loop import Status
+from sklearn_mm._solver.roles import Monitor
+from sklearn_mm._solver.stages import Stage, run_stages
+from sklearn_mm.baselines import Alternating, Joint
+from sklearn_mm.criteria import CRITERIA, Fixed, get_criterion
 from sklearn_mm.kernels import KERNELS, get_kernel
 
 # The criterion's run hands over to exact weights when its own stopping rule holds to
@@ -35,8 +38,6 @@ _HANDOVER = 1e-3
 # The same for joint minimisation, which stops by the change in a single step.
 _JOINT_HANDOVER = 1e-6
 _EXACT, _ALL_ONES = 1.0, 0.0
-# Beyond this, squares of the kernel's width and of residuals beside it overflow.
-_WIDEST = 1e140
 # A damped step is not a minimisation: a level of the graduated scheme takes more rounds
 # than for linear models. (8 ended lower than 4 on all six bundle adjustments tried:
 # the table in examples/bundle_adjustment.py.)
@@ -66,10 +67,7 @@ _TOLERANCE = [None, Interval(Real, 0, None, closed="left")]
             HasMethods(["loss", "weight", "penalty", "upper_bound"]),
         ],
         "tau": [Interval(Real, 0, None, closed="neither")],
-        "criterion": [
-            StrOptions({*CRITERIA, "graduated", "joint"}),
-            HasMethods(list(CRITERION_METHODS)),
-        ],
+        "criterion": criterion_options(*CRITERIA, "joint"),
         "residual_dim": [Interval(Integral, 1, None, closed="left")],
         "structure": [None, BlockStructure],
         "retract": [None, callable],
@@ -261,21 +259,21 @@ def robust_least_squares(
         structure,
         retract,
     )
-    n_groups = _check_residuals(model, x0, structure)
-    if not 1.0 / _WIDEST < tau < _WIDEST:
-        raise ValueError(
-            f"tau={tau:g} is too far from one: bring the residuals to other units."
-        )
-    kernel = get_kernel(kernel)
-    problem = HalfQuadraticProblem(model, kernel, float(tau), np.ones(n_groups))
+    check_size("tau", tau)
+    point = model.at(x0)
+    _check_residuals(point, structure)
+    n = len(point.residual)
+    problem = HalfQuadraticProblem(
+        model, Rows(None, n), get_kernel(kernel), float(tau), np.ones(n)
+    )
     if max_nfev is None:
         max_nfev = 100 * x0.size
-    report = _Report(problem, callback, verbose)
     history = History()
-    status, x, upper = _minimize(
-        problem, x0, criterion, (ftol, xtol, gtol), max_nfev, history, report
+    report = _Report(problem, history, callback, verbose)
+    status, point, upper = _minimize(
+        problem, point, criterion, (ftol, xtol, gtol), max_nfev, history, report
     )
-    result = _result(problem, x, status, upper, history)
+    result = _result(problem, point, status, upper, history)
     if status == _STALLED:
         warnings.warn(
             f"robust_least_squares stopped after {result.nit} iterations: "
@@ -314,94 +312,87 @@ def _checked_start(x0):
 
 
 def _named_criterion(criterion, eta, eta_prime, rho):
-    if criterion == "graduated":
-        return Graduated(n_iter_per_level=_ROUNDS_PER_LEVEL)
-    if criterion in ("joint", Joint()):
+    if isinstance(criterion, Alternating):
+        raise ValueError(
+            "criterion=Alternating() is for the contrastive Hebbian estimators only."
+        )
+    if isinstance(criterion, str) and criterion == "joint":
         return Joint()
-    return resolve_criterion(
-        criterion, eta=eta, eta_prime=eta_prime, rho=rho, fixed_effort=_EXACT
+    return get_criterion(
+        criterion,
+        eta=eta,
+        eta_prime=eta_prime,
+        rho=rho,
+        effort=_EXACT,
+        n_iter_per_level=_ROUNDS_PER_LEVEL,
     )
 
 
-def _check_residuals(model, x0, structure):
-    """Number of residual vectors at the start, which must be usable."""
-    r = model.residual(x0)
+def _check_residuals(point, structure):
+    """The residuals at the start must be usable."""
+    r = point.residual
     if not np.isfinite(r).all():
         raise ValueError(
             f"fun returned {np.sum(~np.isfinite(r))} residuals at x0 that are not "
             "finite."
         )
-    with np.errstate(over="ignore"):
-        if not np.isfinite(model.squared_norms(x0)).all():
-            raise ValueError(
-                "fun returned residuals at x0 whose squares overflow: bring them to "
-                "other units."
-            )
+    check_size("The largest residual at x0", np.abs(r).max(), smallest=0.0)
     if structure is None:
-        return len(r)
-    if structure.n_parameters != x0.size:
+        return
+    if structure.n_parameters != point.theta.size:
         raise ValueError(
             f"structure describes {structure.n_parameters} parameters, x0 has "
-            f"{x0.size}."
+            f"{point.theta.size}."
         )
     if structure.n_residuals != len(r):
         raise ValueError(
             f"structure describes {structure.n_residuals} residual vectors, fun "
-            f"returned {len(r)} of {model.residual_dim} entries."
+            f"returned {len(r)} of {r.shape[1]} entries."
         )
-    return len(r)
 
 
-def _minimize(problem, x, criterion, tolerances, max_nfev, history, report):
-    """The criterion's run, then exact weights: status, x, and last upper bound."""
+def _minimize(problem, point, criterion, tolerances, max_nfev, history, report):
+    """The criterion's run, then exact weights: status, point, and last upper bound."""
     ftol, xtol, gtol = (-1.0 if tol is None else tol for tol in tolerances)
 
-    def run(problem, theta, criterion, upper, tol, effort):
+    def left():
         # Iterations without an evaluation (systems that were not solvable) count too.
-        spent = max(report.model.n_fun, len(history) + 1)
-        return minimize(
-            problem,
-            theta,
-            inference=EffortBisection(criterion, effort=effort),
-            step=LevenbergMarquardtStep(),
-            memory=Memory.start(upper),
-            history=history,
-            max_iter=max_nfev - spent,
-            tol=tol,
-            monitor=report,
-            max_rejected=_MAX_REJECTED,
-        )
+        return max_nfev - max(problem.model.n_fun, len(history) + 1)
 
+    first, between = None, _same
     if isinstance(criterion, Joint):
         _check_liftable(problem.kernel)
         lifted = LiftedProblem(problem)
-        report.to_x = lambda theta: lifted.split(theta)[0].copy()
-        start = lifted.lift(x)
-        tol = max(ftol, _JOINT_HANDOVER)
-        result = run(lifted, start, criterion, lifted.upper(start), tol, _EXACT)
+        point, between = lifted.lift(point), _inner
+        tol, monitor = max(ftol, _JOINT_HANDOVER), report.stage(_inner)
+        step = LevenbergMarquardtStep()
+        first = Stage(lifted, criterion, step, tol, _EXACT, monitor)
     elif criterion != Fixed(_EXACT):
-        upper = problem.upper_at(x, _ALL_ONES)
-        tol = max(ftol, _HANDOVER)
-        result = run(problem, x, criterion, upper, tol, _ALL_ONES)
-    if criterion != Fixed(_EXACT):
-        x = report.to_x(result.theta)
-        report.to_x = _same
-        if result.status in (Status.STOPPED, Status.MAX_ITER):
-            status = _CALLBACK if result.status is Status.STOPPED else _MAX_NFEV
-            return status, x, result.memory.previous_upper
-    report.tolerances = xtol, gtol
-    result = run(problem, x, Fixed(_EXACT), problem.upper_at(x, _EXACT), ftol, _EXACT)
+        tol, monitor = max(ftol, _HANDOVER), report.stage()
+        step = LevenbergMarquardtStep()
+        first = Stage(problem, criterion, step, tol, _ALL_ONES, monitor)
+    monitor = report.stage(tolerances=(xtol, gtol))
+    step = LevenbergMarquardtStep()
+    last = Stage(problem, Fixed(_EXACT), step, ftol, _EXACT, monitor)
+    result = run_stages(
+        first, last, point, history, left, between=between, max_rejected=_MAX_REJECTED
+    )
     status = {
         Status.CONVERGED: _FTOL,
         Status.MAX_ITER: _MAX_NFEV,
         Status.STALLED: _STALLED,
+        Status.DIVERGED: _STALLED,
         Status.STOPPED: report.reason,
     }[result.status]
-    return status, result.theta, result.memory.previous_upper
+    return status, result.point, result.memory.previous_upper
 
 
-def _same(theta):
-    return theta
+def _same(point):
+    return point
+
+
+def _inner(point):
+    return point.inner
 
 
 def _check_liftable(kernel):
@@ -413,16 +404,15 @@ def _check_liftable(kernel):
         )
 
 
-def _result(problem, x, status, upper, history):
+def _result(problem, point, status, upper, history):
     model = problem.model
-    z = problem.z(x)
-    weights = problem.kernel.weight(z)
-    grad = model.gradient(x, weights)
+    weights = problem.confidence(point)
+    grad = model.gradient(point, weights)
     return OptimizeResult(
-        x=x,
-        cost=problem.objective(x),
-        fun=model.residual(x).ravel(),
-        jac=model.jacobian(x),
+        x=point.theta,
+        cost=problem.objective(point),
+        fun=point.residual.ravel(),
+        jac=point.jacobian,
         grad=grad,
         optimality=float(np.abs(grad).max()),
         nfev=model.n_fun,
@@ -437,69 +427,81 @@ def _result(problem, x, status, upper, history):
     )
 
 
-class _Report(Monitor):
-    """Prints, calls back, and tests xtol and gtol once `tolerances` are set."""
+class _Report:
+    """Prints and calls back in all stages of a run; knows why it was stopped."""
 
-    def __init__(self, problem, callback, verbose):
-        self.model = problem.model
-        self.tolerances = None
-        self.to_x = _same  # from theta of the loop to the user's x
+    def __init__(self, problem, history, callback, verbose):
+        self.problem = problem
+        self.history = history
         self.reason = _CALLBACK
-        self._problem = problem
         self._callback = callback
         self._verbose = verbose
-        self._nit = 0
 
-    def end(self, theta, record):
-        """True if the run is to stop, for the reason `reason`."""
-        self._nit += 1
-        x = self.to_x(theta)
+    def stage(self, to_inner=_same, tolerances=None):
+        """Monitor of a stage, whose points `to_inner` maps to those of the problem."""
+        return _StageMonitor(self, to_inner, tolerances)
+
+    def update(self, point, record):
+        """Tell of an iteration; True if the callback asks to stop."""
         if self._verbose > 1:
             self._print(record)
-        if self._callback is not None and self._called_back(x, record):
-            self.reason = _CALLBACK
-            return True
-        if self.tolerances is None:
+        if self._callback is None:
             return False
-        xtol, gtol = self.tolerances
-        if record["optimality"] <= gtol:
-            self.reason = _GTOL
-        elif record["accepted"] and record["step_norm"] <= xtol * (
-            xtol + np.linalg.norm(x)
-        ):
-            self.reason = _XTOL
-        else:
-            return False
-        return True
-
-    def _called_back(self, x, record):
         try:
             if "intermediate_result" in inspect.signature(self._callback).parameters:
                 self._callback(
                     intermediate_result=OptimizeResult(
-                        x=x.copy(),
-                        nit=self._nit,
-                        nfev=self.model.n_fun,
-                        cost=self._problem.objective(x),
+                        x=point.theta.copy(),
+                        nit=len(self.history),
+                        nfev=self.problem.model.n_fun,
+                        cost=self.problem.objective(point),
                         upper_bound=record["upper_bound"],
                     )
                 )
             else:
-                self._callback(x.copy())
+                self._callback(point.theta.copy())
         except StopIteration:
             return True
         return False
 
     def _print(self, record):
-        if self._nit == 1:
+        nit = len(self.history)
+        if nit == 1:
             print(
                 f"{'iter':>6} {'cost':>13} {'upper bound':>13} {'effort':>9} "
                 f"{'damping':>9} {'optimality':>11} {'time':>8}"
             )
         mark = "" if record["accepted"] else "  rejected"
         print(
-            f"{self._nit:6d} {record['lower_bound']:13.6g} "
+            f"{nit:6d} {record['lower_bound']:13.6g} "
             f"{record['upper_bound']:13.6g} {record['effort']:9.4g} "
             f"{record['damping']:9.2e} {record['optimality']:11.3e} "
             f"{record['time']:7.2f}s{mark}"
         )
+
+
+class _StageMonitor(Monitor):
+    """Reports every iteration, and tests xtol and gtol where they are given."""
+
+    def __init__(self, report, to_inner, tolerances):
+        self._report = report
+        self._to_inner = to_inner
+        self._tolerances = tolerances
+
+    def end(self, point, record):
+        """True if the run is to stop, for the reason that the report then has."""
+        point = self._to_inner(point)
+        if self._report.update(point, record):
+            return True
+        if self._tolerances is None:
+            return False
+        xtol, gtol = self._tolerances
+        if record["optimality"] <= gtol:
+            self._report.reason = _GTOL
+        elif record["accepted"] and record["step_norm"] <= xtol * (
+            xtol + np.linalg.norm(point.theta)
+        ):
+            self._report.reason = _XTOL
+        else:
+            return False
+        return True

@@ -22,12 +22,22 @@ from typing import Any
 
 import numpy as np
 
-from sklearn_mm._robust.problem import HalfQuadraticProblem
-from sklearn_mm._solver.roles import Array, Bounds, NormalSystem, Rows
+from sklearn_mm._robust.callable import CallablePoint
+from sklearn_mm._robust.problem import HalfQuadraticProblem, squared_norms
+from sklearn_mm._solver.roles import Array, Batch, Bounds, NormalSystem
 
 # Closer to u = 1 than this, gamma' is taken at this distance: kappa'(u) over
 # sqrt(kappa(u)) is 0 / 0 there. Only the curvature uses it.
 _NUDGE = 1e-4
+
+
+@dataclass(frozen=True)
+class LiftedPoint:
+    """Parameters followed by v, and what is known at the parameters."""
+
+    theta: Array
+    inner: CallablePoint
+    v: Array
 
 
 @dataclass(frozen=True)
@@ -36,60 +46,71 @@ class LiftedProblem:
 
     inner: HalfQuadraticProblem
 
-    def lift(self, theta: Array) -> Array:
+    def lift(self, point: CallablePoint) -> LiftedPoint:
         """The start: all weights one."""
-        return np.concatenate([theta, np.ones(len(self.inner.sample_weight))])
+        v = np.ones(len(self.inner.sample_weight))
+        return LiftedPoint(np.concatenate([point.theta, v]), point, v)
 
-    def split(self, lifted: Array) -> tuple[Array, Array]:
-        """Parameters and v."""
+    def at(self, theta: Array) -> LiftedPoint:
+        """Residuals at the parameters."""
+        x, v = self._split(theta)
+        return LiftedPoint(theta, self.inner.at(x), v)
+
+    def start(self, batch: Batch) -> None:
+        """No latents."""
+
+    def infer(self, point: LiftedPoint, latent: Any, effort: float) -> None:
+        """Nothing to infer."""
+
+    def evaluate(self, point: LiftedPoint, latent: Any) -> Bounds:
+        """The lifted objective, and J at the parameters."""
+        lower = self.inner.objective(point.inner)
+        return Bounds(max(self.upper(point), lower), lower)
+
+    def upper(self, point: LiftedPoint) -> float:
+        """The lifted objective."""
+        return float(np.sum(self._terms(point)))
+
+    def upper_at(self, point: LiftedPoint, effort: float) -> float:
+        """The lifted objective, whatever the effort."""
+        return self.upper(point)
+
+    def decrease(self, point: LiftedPoint, latent: Any, new: LiftedPoint) -> float:
+        """Decrease of the lifted objective; nan where residuals are not finite."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            return float(np.sum(self._terms(point) - self._terms(new)))
+
+    def retract(self, point: LiftedPoint, delta: Array) -> Array:
+        """Parameters moved in the manner of the model, v by addition."""
+        dx, dv = self._split(delta)
+        return np.concatenate([self.inner.retract(point.inner, dx), point.v + dv])
+
+    def normal_system(self, point: LiftedPoint, latent: Any) -> NormalSystem:
+        """Gauss-Newton model of the lifted objective."""
+        return _LiftedSystem(self.inner, point.inner, point.v)
+
+    def _split(self, lifted: Array) -> tuple[Array, Array]:
         end = len(lifted) - len(self.inner.sample_weight)
         return lifted[:end], lifted[end:]
 
-    def start(self, rows: Rows) -> None:
-        """No latents."""
-
-    def infer(self, theta: Array, latent: Any, effort: float) -> Array:
-        """Nothing to infer: the latent only marks where we are."""
-        return theta
-
-    def evaluate(self, theta: Array, latent: Any) -> Bounds:
-        """The lifted objective, and J at the parameters."""
-        lower = self.inner.objective(self.split(theta)[0])
-        return Bounds(max(self.upper(theta), lower), lower)
-
-    def upper(self, theta: Array) -> float:
-        """The lifted objective."""
-        return float(np.sum(self._terms(theta)))
-
-    def decrease(self, theta: Array, latent: Any, new: Array) -> float:
-        """Decrease of the lifted objective."""
-        if not self.inner.is_defined(self.split(new)[0]):
-            return np.nan
-        return float(np.sum(self._terms(theta) - self._terms(new)))
-
-    def retract(self, theta: Array, delta: Array) -> Array:
-        """Parameters moved in the manner of the model, v by addition."""
-        (x, v), (dx, dv) = self.split(theta), self.split(delta)
-        return np.concatenate([self.inner.retract(x, dx), v + dv])
-
-    def normal_system(self, theta: Array, latent: Any) -> NormalSystem:
-        """Gauss-Newton model of the lifted objective."""
-        return _LiftedSystem(self, *self.split(theta))
-
-    def _terms(self, theta: Array) -> Array:
-        x, v = self.split(theta)
-        bound = self.inner.kernel.upper_bound(self.inner.z(x), np.square(v))
-        return self.inner.tau**2 * self.inner.sample_weight * bound
+    def _terms(self, point: LiftedPoint) -> Array:
+        z = squared_norms(point.inner.residual, self.inner.tau)
+        if not np.isfinite(z).all():
+            return np.full(len(z), np.nan)
+        bound = self.inner.kernel.upper_bound(z, np.square(point.v))
+        terms: Array = self.inner.tau**2 * self.inner.sample_weight * bound
+        return terms
 
 
 class _LiftedSystem:
     """One theta and v; the weights' part depends on the damping."""
 
-    def __init__(self, problem: LiftedProblem, x: Array, v: Array) -> None:
-        inner = problem.inner
-        self._model, self._x, self._v = inner.model, x, v
+    def __init__(
+        self, inner: HalfQuadraticProblem, point: CallablePoint, v: Array
+    ) -> None:
+        self._model, self._point, self._v = inner.model, point, v
         u, self._weight = np.square(v), inner.sample_weight
-        squared = inner.z(x) * inner.tau**2
+        squared = squared_norms(point.residual)
         slope = inner.kernel.penalty_slope(u)
         self._G = v * (squared + 2.0 * inner.tau**2 * slope)
         away = np.where(u < 1.0, np.minimum(u, 1.0 - _NUDGE), np.maximum(u, 1 + _NUDGE))
@@ -98,7 +119,7 @@ class _LiftedSystem:
         gamma /= inner.kernel.penalty(away)
         tiny = np.finfo(float).tiny
         self._curvature = np.maximum(squared + inner.tau**2 * gamma, tiny)
-        g = self._model.gradient(x, self._weight * u)
+        g = self._model.gradient(point, self._weight * u)
         self.gradient = np.concatenate([g, self._weight * self._G])
 
     def damped_step(self, damping: float) -> tuple[Array, float] | None:
@@ -106,14 +127,14 @@ class _LiftedSystem:
         v, G, w = self._v, self._G, self._weight
         s = (1.0 + damping) * self._curvature
         system = self._model.normal_system(
-            self._x, w * np.square(v), bend=1.0 / s, slope=w * v * (v - G / s)
+            self._point, w * np.square(v), bend=1.0 / s, slope=w * v * (v - G / s)
         )
         solved = system.damped_step(damping)
         if solved is None:
             return None
         dx, decrease = solved
-        pushed = self._model.product(self._x, dx)
-        along = np.einsum("ij,ij->i", self._model.residual(self._x), pushed)
+        pushed = self._model.product(self._point, dx)
+        along = np.einsum("ij,ij->i", self._point.residual, pushed)
         dv = -(G + v * along) / s
         decrease += 0.5 * float(w @ (G * G / s))
         decrease += 0.5 * damping * float(w @ (self._curvature * dv * dv))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import warnings
 from numbers import Integral, Real
 
 import numpy as np
@@ -14,45 +12,35 @@ from sklearn.base import (
     MultiOutputMixin,
     RegressorMixin,
     _fit_context,
-    clone,
 )
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
 from sklearn.utils.extmath import safe_sparse_dot
-from sklearn.utils.validation import (
-    check_array,
-    check_is_fitted,
-    has_fit_parameter,
-)
+from sklearn.utils.validation import check_is_fitted
 
 from sklearn_mm._estimator import (
-    CRITERIA,
-    CRITERION_METHODS,
     CallbackSupportMixin,
     DocumentedMixin,
     FitMonitor,
     PersistentMixin,
+    criterion_options,
     keep_state_on_error,
-    resolve_criterion,
-    unit_weights,
     warn_unless_converged,
+    warn_user,
 )
-from sklearn_mm._robust.linear import LinearResidual, linear_chunks
-from sklearn_mm._robust.problem import HalfQuadraticProblem
-from sklearn_mm._robust.scaling import DataUnits, weighted_median
-from sklearn_mm._robust.standardization import ColumnMoments, standardization
-from sklearn_mm._robust.start.sample import least_squares
-from sklearn_mm._robust.start.search import refined_scale, robust_start
+from sklearn_mm._robust.init import given_start
+from sklearn_mm._robust.problem import HalfQuadraticProblem, squared_norms
+from sklearn_mm._robust.reweighting import ReweightedLeastSquares, Workspace
+from sklearn_mm._robust.scaling import Scaling
+from sklearn_mm._robust.start.search import robust_start
 from sklearn_mm._rows.sources import LazyRows
-from sklearn_mm._rows.validation import assert_finite, validate_rows
-from sklearn_mm._rows.workers import map_rows
+from sklearn_mm._rows.statistics import unit_weights
+from sklearn_mm._rows.table import Rows
+from sklearn_mm._rows.validation import check_size, validate_rows
 from sklearn_mm._solver.history import History
-from sklearn_mm._solver.inference import EffortBisection
-from sklearn_mm._solver.loop import Status, minimize
-from sklearn_mm._solver.roles import Memory
-from sklearn_mm._solver.steps import SurrogateMinimizer
-from sklearn_mm.criteria import Fixed
+from sklearn_mm._solver.stages import Stage, run_stages
+from sklearn_mm.baselines import Alternating, Joint
+from sklearn_mm.criteria import CRITERIA, Fixed, get_criterion
 from sklearn_mm.kernels import KERNELS, get_kernel
 
 # Effort of the first weights. From all-ones weights (0, the paper's choice) a good
@@ -62,16 +50,11 @@ _UNTRUSTED, _TRUSTED, _CHOSEN, _EXACT = 0.0, 0.5, 0.8, 1.0
 # The criterion's run hands over to exact weights when its certificate is this tight
 # relative to J; exact weights then converge at their own, faster rate.
 _HANDOVER = 1e-2
-# Candidates for a start need less: the best of them are improved anyway.
-_CLIMBED = 1e-1
 # The quadratic kernel has no width; any finite one gives the same fit.
 _ANY_WIDTH = 1.0
 # Targets have unit spread when they are fitted; a tolerance relative to kernels that
 # are narrower than this would ask for less than rounding.
 _RESOLUTION = 1e-8
-# Kernels wider than this, in spreads of the targets, are quadratic to rounding, and
-# those narrower than its inverse give every row that is not on the plane weight zero.
-_WIDEST = 1e50
 # Rows within this many noise scales are inliers (for one output).
 _INLIER_SCALES = 3.0
 
@@ -102,7 +85,8 @@ class HalfQuadraticRobustRegressor(
         "cauchy", "tukey", "huber", "quadratic", or an object like those in
         :mod:`sklearn_mm.kernels`.
 
-    criterion : {"regemm", "sudemm", "fixed"} or Criterion, default="regemm"
+    criterion : {"regemm", "sudemm", "fixed", "graduated"} or Criterion, \
+            default="regemm"
         How accurately confidence weights are inferred in each iteration.
 
         - "regemm": just so accurately that the upper bound falls by a fraction between
@@ -110,10 +94,10 @@ class HalfQuadraticRobustRegressor(
         - "sudemm": so that the gap stays within `rho` times the decrease that the next
           weighted least-squares step achieves.
         - "fixed": exact weights, i.e. iteratively reweighted least squares.
+        - "graduated": kernels of shrinking width, a baseline of the paper.
 
-        Objects of :mod:`sklearn_mm.criteria` allow experiments, among them the
-        baseline of graduated optimisation. (The other baseline of the paper, joint
-        optimisation of coefficients and weights, is
+        Objects of :mod:`sklearn_mm.criteria` allow experiments. (The other baseline of
+        the paper, joint optimisation of coefficients and weights, is
         ``robust_least_squares(..., criterion="joint")``.)
 
     scale : "auto" or float, default="auto"
@@ -264,7 +248,7 @@ class HalfQuadraticRobustRegressor(
             StrOptions(set(KERNELS)),
             HasMethods(["loss", "weight", "penalty", "upper_bound", "tuning_constant"]),
         ],
-        "criterion": [StrOptions(set(CRITERIA)), HasMethods(list(CRITERION_METHODS))],
+        "criterion": criterion_options(*CRITERIA),
         "scale": [StrOptions({"auto"}), Interval(Real, 0, None, closed="neither")],
         "tuning": [None, Interval(Real, 0, None, closed="neither")],
         "alpha": [Interval(Real, 0, None, closed="left")],
@@ -346,88 +330,47 @@ class HalfQuadraticRobustRegressor(
         self : object
             Fitted estimator.
         """
-        warm = (self.coef_, self.intercept_) if self._can_warm_start() else None
-        raw = X
+        previous = self._previous_plane()
+        data = X, y
         X, y = validate_rows(
             self, X, y, y_numeric=True, multi_output=True, ensure_all_finite=False
         )
-        # The penalty is divided as well, so that nothing changes but units.
         weight, unit_weight = unit_weights(sample_weight, X)
-        criterion = resolve_criterion(
-            self.criterion,
-            eta=self.eta,
-            eta_prime=self.eta_prime,
-            rho=self.rho,
-            fixed_effort=_EXACT,
+        rows = Rows.of(X, self.chunk_size, self.n_jobs)
+        scaling = Scaling.of(
+            rows, y, weight, unit_weight, self.fit_intercept, type(self).__name__
         )
-        tasks = (self.chunk_size, self.n_jobs)
-        moments = ColumnMoments.of(X, weight, self.fit_intercept, *tasks)
-        if not moments.finite:  # what `validate_rows` left out to save a pass over X
-            assert_finite(self, X)
-        mean, spread = moments.standardization(X.dtype)
-        units = DataUnits.of(X, y, weight, self.fit_intercept, spread, *tasks)
-        Z = units.to_unit_columns(X)
-        if Z is not X:
-            mean, spread = standardization(Z, weight, self.fit_intercept, *tasks)
-        model = LinearResidual(
-            Z,
-            units.to_unit(y),
-            mean,
-            spread,
-            self.fit_intercept,
-            units.penalty(float(self.alpha) / unit_weight),
-            *tasks,
-        )
-        kernel = get_kernel(self.kernel)
-        tuning = self._tuning(kernel, model.Y.shape[1])
-        # One in the solver's objective; a finite number, lest zero times it be NaN.
-        unit = min(unit_weight * units.square, float(np.finfo(float).max))
-        monitor = FitMonitor(
-            self,
-            self.max_iter,
-            raw,
-            y,
-            attributes=lambda theta: units.fitted(model, theta, X.dtype),
-            unit=unit,
-        )
-        start, effort = self._start(
-            X, y, warm, model, units, weight, unit_weight, criterion, tuning
-        )
-        tau, d = tuning * start.scale, model.Y.shape[1]
-        problem = HalfQuadraticProblem(
+        model = scaling.model(rows, y, self.alpha)
+        kernel, tuning = self._kernel(model.shape[1])
+        criterion = self._criterion()
+        monitor = FitMonitor(self, *data, scaling.plane, scaling.objective)
+        point = given_start(self.init, previous, model, scaling, y, weight)
+        start = robust_start(
             model,
-            kernel,
-            tau,
             weight,
-            _RESOLUTION,
-            d,
-            chunks=model.state_chunks,
-            n_jobs=self.n_jobs,
+            kernel=kernel,
+            tuning=tuning,
+            scale=self._known_scale(scaling),
+            criterion=criterion,
+            point=point,
+            random_state=check_random_state(self.random_state),
         )
-        history = History()
+        if not start.determined and not self.alpha:
+            self._warn_undetermined(X.shape)
+        tau = tuning * start.scale
+        problem = HalfQuadraticProblem(model, rows.beside, kernel, tau, weight)
+        history, memory = History(), Workspace()
         result = self._minimize(
-            problem, start.theta, effort, criterion, history, monitor
+            problem, start.point, criterion, previous, history, monitor, memory
         )
-        monitor.finish(result.theta)
+        monitor.finish(result.point)
         warn_unless_converged(self, result.status)
-
-        theta = result.theta
-        radius = _inlier_scales(d)
-        self.__dict__.update(units.fitted(model, theta, X.dtype))
-        self.scale_ = start.scale * units.scale
+        self.__dict__.update(scaling.plane(result.point.theta))
+        self.scale_ = start.scale * scaling.spread
         if not isinstance(self.scale, str):
             self.scale_ = float(self.scale)
-        self.weights_ = problem.fill_rows(
-            theta,
-            lambda rows: kernel.weight(problem.z(theta, rows)),
-            problem.spare_memory(),
-        )
-        self.inlier_mask_ = problem.fill_rows(
-            theta,
-            lambda rows: np.sqrt(problem.z(theta, rows)) * tuning <= radius,
-            np.empty(problem.n_samples, dtype=bool),
-        )
-        self.history_ = _in_units(history.to_bunch(), unit)
+        self._record_rows(problem, result.point, tuning, memory.weights)
+        self.history_ = history.to_bunch(scaling.objective)
         self.n_iter_ = len(history)
         return self
 
@@ -446,182 +389,107 @@ class HalfQuadraticRobustRegressor(
         """
         check_is_fitted(self)
         X = validate_rows(self, X, reset=False)
-        return self._predict(X, self.coef_.T, self.intercept_)
-
-    def _predict(self, X, *plane):
+        plane = (self.coef_.T, self.intercept_)
         if not isinstance(X, LazyRows):
             return _predict(X, *plane)
-        chunks = linear_chunks(X, self.chunk_size)
-        parts = map_rows(_predict, X, chunks, self.n_jobs, lambda chunk: plane)
-        return np.concatenate(list(parts))
+        rows = Rows.of(X, self.chunk_size, self.n_jobs)
+        return np.concatenate(list(rows.map(_predict, args=plane)))
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         return tags
 
-    def _can_warm_start(self):
-        return self.warm_start and hasattr(self, "coef_")
+    def _previous_plane(self):
+        if self.warm_start and hasattr(self, "coef_"):
+            return self.coef_, self.intercept_
+        return None
 
-    def _tuning(self, kernel, n_outputs):
-        tuning = self.tuning
+    def _criterion(self):
+        if isinstance(self.criterion, Joint | Alternating):
+            name = type(self.criterion).__name__
+            where = {
+                "Joint": "robust_least_squares only, which takes linear residuals too",
+                "Alternating": "the contrastive Hebbian estimators only",
+            }
+            raise ValueError(f"criterion={name}() is for {where[name]}.")
+        return get_criterion(
+            self.criterion,
+            eta=self.eta,
+            eta_prime=self.eta_prime,
+            rho=self.rho,
+            effort=_EXACT,
+        )
+
+    def _kernel(self, n_outputs):
+        """The kernel, and its width in noise scales."""
+        kernel, tuning = get_kernel(self.kernel), self.tuning
         if tuning is None:
             tuning = kernel.tuning_constant(n_outputs)
-        return _within(tuning) if np.isfinite(tuning) else _ANY_WIDTH
+            return kernel, tuning if np.isfinite(tuning) else _ANY_WIDTH
+        check_size("tuning", tuning)
+        return kernel, float(tuning)
+
+    def _known_scale(self, scaling):
+        """The noise scale in the solver's units, or None if it is to be chosen."""
+        if isinstance(self.scale, str):
+            return None
+        check_size("scale", self.scale)
+        return float(self.scale) / scaling.spread
+
+    def _first_effort(self, previous):
+        if previous is not None or not isinstance(self.init, str):
+            return _TRUSTED
+        return _CHOSEN if self.init == "auto" else _UNTRUSTED
+
+    def _minimize(self, problem, point, criterion, previous, history, monitor, memory):
+        """The criterion's run, then exact weights to the end."""
+        step = ReweightedLeastSquares(False, _RESOLUTION, memory)
+        tol, effort = max(self.tol, _HANDOVER), self._first_effort(previous)
+        first = Stage(problem, criterion, step, tol, effort, monitor)
+        # No need for the criterion again: its certificate is tight here.
+        step = ReweightedLeastSquares(True, _RESOLUTION, memory)
+        last = Stage(problem, Fixed(_EXACT), step, self.tol, _EXACT, monitor)
+        return run_stages(
+            first,
+            last,
+            point,
+            history,
+            lambda: self.max_iter - len(history),
+            interruptible=True,
+        )
+
+    def _record_rows(self, problem, point, tuning, out):
+        """Weights and verdicts on the training rows."""
+        self.weights_ = problem.confidence(point, out=out)
+        radius = _inlier_scales(point.residual.shape[1]) * problem.tau / tuning
+        mask = problem.rows.column(dtype=bool)
+        self.inlier_mask_ = problem.rows.fill(
+            mask, _is_within, point.residual, args=(radius,)
+        )
 
     def _weigh(self, residual):
         """Confidence weights of any rows' residuals, and the radius of inliers."""
         residual = residual.reshape(len(residual), -1)
         d = residual.shape[1]
-        kernel = get_kernel(self.kernel)
-        tau = self._tuning(kernel, d) * self.scale_
-        z = np.square(residual / tau).sum(axis=1)
-        return kernel.weight(z), _inlier_scales(d) * self.scale_
+        kernel, tuning = self._kernel(d)
+        weights = kernel.weight(squared_norms(residual, tuning * self.scale_))
+        return weights, _inlier_scales(d) * self.scale_
 
-    def _start(self, X, y, warm, model, units, weight, unit_weight, criterion, tuning):
-        """Start and scale (in unit targets), and the effort of the first weights."""
-        kernel = get_kernel(self.kernel)
-        with np.errstate(over="ignore", invalid="ignore"):
-            theta, effort = self._user_start(
-                X, y, warm, model, units, weight, unit_weight
-            )
-            if theta is not None and not (
-                np.isfinite(model.squared_norms(theta)).all()
-                and np.isfinite(theta @ theta)
-            ):
-                what = "init" if warm is None else "The model of warm_start=True"
-                raise ValueError(
-                    f"{what} is so far from the data that squares overflow."
-                )
-        scale = None
-        if not isinstance(self.scale, str):
-            scale = _within(self.scale / units.scale)
-
-        def climb(problem, theta):
-            return _run(
-                problem, theta, _UNTRUSTED, criterion, History(), 50, _CLIMBED
-            ).theta
-
-        start = robust_start(
-            model,
-            weight,
-            kernel=kernel,
-            tuning=tuning,
-            scale=scale,
-            climb=climb,
-            theta=theta,
-            random_state=check_random_state(self.random_state),
+    def _warn_undetermined(self, shape):
+        warn_user(
+            f"With n_samples={shape[0]} and n_features={shape[1]} the rows do not show "
+            "which of them are outliers: the fit is least squares of minimum norm. "
+            "Pass more rows, fewer features, or alpha > 0."
         )
-        if not start.determined and not self.alpha:
-            warnings.warn(
-                f"With n_samples={X.shape[0]} and n_features={X.shape[1]} the rows do "
-                "not show which of them are outliers: the fit is least squares of "
-                "minimum norm. Pass more rows, fewer features, or alpha > 0.",
-                ConvergenceWarning,
-                stacklevel=5,
-            )
-        if scale is None and start.sampled:
-            refined = refined_scale(model, weight, start)
-            start = dataclasses.replace(start, scale=refined)
-        return start, effort
-
-    def _user_start(self, X, y, warm, model, units, weight, unit_weight):
-        """Theta of `init` or of a previous fit (None for "auto"), and first effort."""
-        if warm is not None:
-            coef, intercept = warm
-            if (
-                coef.shape[-1] != X.shape[1]
-                or np.atleast_2d(coef).shape[0] != (model.Y.shape[1])
-            ):
-                raise ValueError(
-                    f"warm_start=True needs data of the same shape as before: coef_ "
-                    f"has shape {coef.shape}, X has {X.shape[1]} features and y "
-                    f"{model.Y.shape[1]} outputs. Set warm_start=False."
-                )
-            return units.pack(model, np.atleast_2d(coef), intercept), _TRUSTED
-        if isinstance(self.init, str):
-            if self.init == "auto":
-                return None, _CHOSEN
-            return least_squares(model, weight), _UNTRUSTED
-        if hasattr(self.init, "fit"):
-            estimator = clone(self.init)
-            routed = {}
-            if has_fit_parameter(estimator, "sample_weight"):
-                routed["sample_weight"] = weight * unit_weight
-            data = X.array if isinstance(X, LazyRows) else X
-            predicted = estimator.fit(data, y, **routed).predict(data)
-            shadow = LinearResidual(
-                model.X,
-                units.to_unit(predicted),
-                model.mean,
-                model.scale,
-                model.fit_intercept,
-            )
-            return least_squares(shadow, weight), _TRUSTED
-        coef, intercept = self._check_init(model.Y.shape[1], X, y, weight)
-        return units.pack(model, coef, intercept), _TRUSTED
-
-    def _check_init(self, n_outputs, X, y, weight):
-        init = check_array(
-            self.init, dtype=np.float64, ensure_2d=False, input_name="init"
-        )
-        init = np.atleast_2d(init)
-        p = X.shape[1]
-        if init.shape[0] != n_outputs or init.shape[1] not in (p, p + 1):
-            raise ValueError(
-                f"init must have shape ({p},) or ({n_outputs}, {p}), or one more "
-                f"column for the intercept, got {np.shape(self.init)}."
-            )
-        coef = init[:, :p]
-        if init.shape[1] == p + 1:
-            return coef, init[:, p]
-        if not self.fit_intercept:
-            return coef, np.zeros(n_outputs)
-        offset = y.reshape(len(y), -1) - self._predict(X, coef.T, 0.0)
-        return coef, weighted_median(offset, weight)
-
-    def _minimize(self, problem, theta, effort, criterion, history, monitor):
-        """The criterion's run, then exact weights to the end."""
-        tol = max(self.tol, _HANDOVER)
-        result = _run(
-            problem, theta, effort, criterion, history, self.max_iter, tol, monitor
-        )
-        if result.status is not Status.CONVERGED:
-            return result
-        left = self.max_iter - len(history)
-        if not left:
-            return dataclasses.replace(result, status=Status.MAX_ITER)
-        # No need for the criterion again: its certificate is tight here.
-        return _run(
-            dataclasses.replace(problem, over_relaxed=True),
-            result.theta,
-            _EXACT,
-            Fixed(_EXACT),
-            history,
-            left,
-            self.tol,
-            monitor,
-        )
-
-
-def _run(problem, theta, effort, criterion, history, max_iter, tol, monitor=None):
-    """One run of the core from the weights of an effort."""
-    return minimize(
-        problem,
-        theta,
-        inference=EffortBisection(criterion, effort=effort),
-        step=SurrogateMinimizer(),
-        memory=Memory.start(problem.upper_at(theta, effort)),
-        history=history,
-        max_iter=max_iter,
-        tol=tol,
-        monitor=monitor,
-        interruptible=monitor is not None,  # the start is not a fit yet
-    )
 
 
 def _predict(X, coef, intercept):
     return safe_sparse_dot(X, coef, dense_output=True) + intercept
+
+
+def _is_within(residual, radius, out=None):
+    return np.less_equal(np.sqrt(squared_norms(residual)), radius, out=out)
 
 
 def _inlier_scales(d):
@@ -629,16 +497,3 @@ def _inlier_scales(d):
     if d == 1:
         return _INLIER_SCALES
     return chi.ppf(2.0 * ndtr(_INLIER_SCALES) - 1.0, d)
-
-
-def _within(width):
-    """A width whose square, and that of its product with another, is finite."""
-    return float(np.clip(width, 1.0 / _WIDEST, _WIDEST))
-
-
-def _in_units(history, unit):
-    """Bring the columns that are objectives to the user's units."""
-    with np.errstate(over="ignore", under="ignore"):
-        for name in ("upper_bound", "lower_bound", "gap", "previous_upper", "decrease"):
-            history[name] = history[name] * unit
-    return history

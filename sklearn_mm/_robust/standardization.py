@@ -13,12 +13,9 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
-from sklearn_mm._robust.linear import (
-    cache_blocks,
-    columns_times,
-    linear_chunks,
-)
-from sklearn_mm._rows.workers import map_rows
+from sklearn_mm._robust.normal_equations import Frame, cache_blocks, columns_times
+from sklearn_mm._rows.table import Rows
+from sklearn_mm._rows.validation import check_size
 from sklearn_mm._solver.roles import Array
 
 # Standard deviations beyond so many median absolute deviations, on so many rows,
@@ -31,79 +28,69 @@ class ColumnMoments:
     """Weighted moments of the columns about a centre, and what a few rows say."""
 
     centre: Array
-    first: Array
+    first: Array  # of absolute values where columns are not centred
     second: Array
     median: Array
     deviation: Array  # median absolute deviation; zero tells nothing
+    fit_intercept: bool
     centred: bool
 
     @classmethod
-    def of(
-        cls,
-        X: Any,
-        sample_weight: Array,
-        centred: bool,
-        chunk_size: int | None = None,
-        n_jobs: int | None = None,
-    ) -> ColumnMoments:
-        total = sample_weight.sum()
-
-        def add_up(function: Any, *constants: Any) -> Array:
-            def arguments(chunk: slice) -> tuple[Any, ...]:
-                return sample_weight[chunk] / total, *constants
-
-            chunks = linear_chunks(X, chunk_size)
-            return sum(map_rows(function, X, chunks, n_jobs, arguments))
-
+    def of(cls, rows: Rows, sample_weight: Array, fit_intercept: bool) -> ColumnMoments:
+        """Moments in one pass over the rows."""
+        X, total = rows.X, sample_weight.sum()
         zeros = np.zeros(X.shape[1])
         if scipy.sparse.issparse(X):
-            return cls(zeros, zeros, add_up(_sparse_squares), zeros, zeros, False)
+            first, second = rows.sum(_sparse_moments, sample_weight, args=(total,))
+            return cls(zeros, first, second, zeros, zeros, fit_intercept, False)
         sample = X[_some_rows(sample_weight)].astype(np.float64)
         # A nan or an infinity is reported by who asks for `finite`.
         with np.errstate(over="ignore", invalid="ignore"):
             median = np.median(sample, axis=0)
             deviation = np.median(np.abs(sample - median), axis=0)
-        centre = median if centred else zeros
-        first, second = add_up(_moments, centre)
-        return cls(centre, first, second, median, deviation, centred)
+        centre = median if fit_intercept else zeros
+        args = (total, centre)
+        first, second = rows.sum(_moments, sample_weight, args=args)
+        return cls(
+            centre, first, second, median, deviation, fit_intercept, fit_intercept
+        )
 
     @property
     def finite(self) -> bool:
         """False if an entry of X may be nan or infinite; sums may have overflowed."""
         return bool(np.isfinite(self.second).all())
 
-    def standardization(self, dtype: Any) -> tuple[Array, Array]:
+    def check_sizes(self) -> None:
+        """Raise a ValueError where squares of a column overflow or vanish."""
+        with np.errstate(over="ignore"):
+            size = np.abs(self.centre) + np.sqrt(self.second)
+        if size.size:
+            largest = int(np.argmax(size))
+            check_size(f"Column {largest} of X", size[largest], smallest=0.0)
+        # What squares do not see, sums of the values themselves do.
+        seen = np.flatnonzero(self.first)
+        if seen.size:
+            smallest = seen[np.argmin(size[seen])]
+            check_size(f"Column {smallest} of X", size[smallest])
+
+    def frame(self, dtype: Any) -> Frame:
         """Mean and standard deviation of columns (1 for constant columns).
 
-        Both are replaced where a few entries have blown them up. Infinite where squares
-        overflow: the caller may want other units.
+        Both are replaced where a few entries have blown them up.
         """
         mean, variance = np.zeros(len(self.centre)), self.second
-        with np.errstate(over="ignore", invalid="ignore"):
-            if self.centred:
-                mean = self.centre + self.first
-                variance = np.maximum(variance - np.square(self.first), 0.0)
-            scale = np.sqrt(np.where(np.isnan(variance), np.inf, variance))
-            blown = (self.deviation > 0) & ~(scale <= _BLOWN_UP * self.deviation)
+        if self.centred:
+            mean = self.centre + self.first
+            variance = np.maximum(variance - np.square(self.first), 0.0)
+        scale = np.sqrt(variance)
+        blown = (self.deviation > 0) & ~(scale <= _BLOWN_UP * self.deviation)
         scale[blown] = self.deviation[blown]
         if self.centred:
             mean[blown] = self.median[blown]
-        # A spread that is rounding noise beside the mean is a constant column.
+        # A spread that is rounding noise compared with the mean is a constant column.
         constant = scale <= 10.0 * np.finfo(dtype).eps * np.abs(mean)
         scale[constant] = 1.0
-        return mean, scale
-
-
-def standardization(
-    X: Any,
-    sample_weight: Array,
-    centred: bool,
-    chunk_size: int | None = None,
-    n_jobs: int | None = None,
-) -> tuple[Array, Array]:
-    """Mean and standard deviation of the columns of X."""
-    moments = ColumnMoments.of(X, sample_weight, centred, chunk_size, n_jobs)
-    return moments.standardization(X.dtype)
+        return Frame(mean, scale, self.fit_intercept)
 
 
 def _some_rows(sample_weight: Array) -> Array:
@@ -121,17 +108,24 @@ def _some_rows(sample_weight: Array) -> Array:
     return rows[sample_weight[rows] > 0][:_ROBUST_ROWS]
 
 
-def _moments(X: Array, share: Array, centre: Array) -> Array:
+def _moments(
+    X: Array, weight: Array, total: float, centre: Array
+) -> tuple[Array, Array]:
     """First and second moment about the centre, summed in double precision."""
-    total = np.zeros((2, X.shape[1]))
+    first, second = np.zeros((2, X.shape[1]))
+    share = weight / total
     for block, rows in cache_blocks(X):
         with np.errstate(over="ignore", invalid="ignore"):
             np.subtract(X[block], centre, out=rows)
-            total[0] += columns_times(rows, share[block])
-            total[1] += columns_times(np.square(rows, out=rows), share[block])
-    return total
+            first += columns_times(rows, share[block])
+            second += columns_times(np.square(rows, out=rows), share[block])
+    return first, second
 
 
-def _sparse_squares(X: Any, share: Array) -> Array:
+def _sparse_moments(X: Any, weight: Array, total: float) -> tuple[Array, Array]:
+    """First absolute and second moment."""
+    share = weight / total
     with np.errstate(over="ignore", invalid="ignore"):
-        return np.asarray(X.astype(np.float64).power(2).T @ share).ravel()
+        X = X.astype(np.float64)
+        first = np.asarray(abs(X).T @ share).ravel()
+        return first, np.asarray(X.power(2).T @ share).ravel()

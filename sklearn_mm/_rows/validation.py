@@ -11,9 +11,23 @@ from sklearn.utils.validation import (
     validate_data,
 )
 
-from sklearn_mm._rows.sources import LazyRows, is_lazy, lazy_rows
+from sklearn_mm._rows.sources import is_lazy, lazy_rows
 
-_LARGEST_TARGET = 1e300
+# The one limit on sizes: squares of numbers within it, of quotients of two of them, and
+# sums of these over any number of rows are finite and not zero.
+_LARGEST = 1e70
+
+
+def check_size(name, value, smallest=1.0 / _LARGEST):
+    """Raise a ValueError unless a number can be computed with.
+
+    Zero passes where `smallest` is zero.
+    """
+    if not smallest <= value <= _LARGEST:
+        raise ValueError(
+            f"{name} is {value:g}. Sizes between {1.0 / _LARGEST:g} and {_LARGEST:g} "
+            "can be computed with: bring the data to other units."
+        )
 
 
 def validate_rows(estimator, X, y="no_validation", *, reset=True, **kwargs):
@@ -55,13 +69,6 @@ def validate_rows(estimator, X, y="no_validation", *, reset=True, **kwargs):
     return rows, _check_targets(y) if kwargs.get("y_numeric") else y
 
 
-def assert_finite(estimator, X):
-    """Raise the error of `validate_rows` for rows that it was told not to check."""
-    if not isinstance(X, LazyRows):
-        name = type(estimator).__name__
-        assert_all_finite(X, estimator_name=name, input_name="X")
-
-
 def _check_targets(y):
     """Targets in a precision that can be computed with, none of them too large.
 
@@ -76,8 +83,6 @@ def _check_targets(y):
     if y.dtype not in (np.float32, np.float64):
         with np.errstate(over="ignore"):
             y = y.astype(np.float64)
-    if y.dtype == np.float64 and max(y.max(), -y.min()) > _LARGEST_TARGET:
-        raise ValueError(
-            "Input y contains infinity or a value too large for dtype('float64')."
-        )
+    if y.dtype == np.float64:
+        check_size("The largest value of y", max(y.max(), -y.min(), 0.0), smallest=0.0)
     return y

@@ -1,31 +1,18 @@
-"""Ordered maps over chunks of rows.
-
-Sums over rows are the package's unit of work. Chunk borders depend on the number of
-rows and the chunk size alone, chunks are computed with one BLAS thread each whenever
-work is split, and results come back in order, so that sums are the same to the last
-bit for any number and kind of workers.
-
-Two maps, for two kinds of data, each with a form that fills an array (`fill_rows`,
-`fill_chunks`):
-
-`map_rows`
-    reads X, which may be anywhere. A task is a plain function, the rows of one chunk
-    and small arguments, so that it can go to a thread, a process or another machine.
-`map_chunks`
-    works on numbers that are kept for every row (residuals, weights). They stay in this
-    process and are shared by threads.
+"""Who works on chunks: threads of this process, or workers of a joblib backend.
 
 Threads end with the map that has started them, or with the `kept_threads` around it.
+The number of BLAS threads belongs to the process and is touched here alone.
 """
 
 from __future__ import annotations
 
 import threading
+from _thread import start_new_thread
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from queue import SimpleQueue
 from typing import Any, TypeVar
 
 from joblib import Parallel, cpu_count, delayed, effective_n_jobs
@@ -42,108 +29,56 @@ def row_chunks(n_rows: int, chunk_size: int) -> list[slice]:
     return [slice(i, min(i + chunk_size, n_rows)) for i in range(0, n_rows, chunk_size)]
 
 
-def chunks_of(X: Any, chunk_size: int) -> list[slice]:
-    """Chunks of the rows of X: its own where it has borders that cannot be chosen."""
-    own: list[slice] | None = getattr(X, "row_blocks", None)
-    return row_chunks(X.shape[0], chunk_size) if own is None else own
-
-
-def map_chunks(
-    function: Callable[[slice], Value], chunks: Sequence[slice], n_jobs: int | None
-) -> Iterator[Value]:
-    """Values of `function` on the chunks, in order, by threads of this process."""
-    if len(chunks) == 1:
-        yield function(chunks[0])
-        return
-    with one_blas_thread():
-        if effective_n_jobs(n_jobs) == 1:
-            yield from map(function, chunks)
-        else:
-            yield from _threads(function, ((chunk,) for chunk in chunks), n_jobs)
-
-
-def fill_chunks(
-    function: Callable[[slice], Any],
-    chunks: Sequence[slice],
-    n_jobs: int | None,
-    out: Any,
-) -> Any:
-    """Put the values of `function`, an entry for each row, where they belong in `out`.
-
-    Callers fill the same memory again: fresh pages of the length of the data take as
-    long to get as the numbers in them to compute.
-    """
-
-    def fill(chunk: slice) -> None:
-        out[chunk] = function(chunk)
-
-    for _ in map_chunks(fill, chunks, n_jobs):
-        pass
-    return out
-
-
-def map_rows(
-    function: Callable[..., Value],
-    X: Any,
-    chunks: Sequence[slice],
-    n_jobs: int | None,
-    arguments: Callable[[slice], tuple[Any, ...]] = lambda chunk: (),
-) -> Iterator[Value]:
-    """Values of ``function(X[chunk], *arguments(chunk))``, in order.
-
-    Threads are asked for: the work is BLAS, which releases the interpreter's lock. A
-    `joblib.parallel_config` overrides that. Data that come with an engine of their own
-    (`map_blocks`) are worked on by it.
-    """
-    engine = getattr(X, "map_blocks", None)
-    if engine is not None:
-        yield from engine(function, chunks, arguments)
-    elif _is_local(chunks, n_jobs):
-        yield from map_chunks(
-            lambda chunk: function(X[chunk], *arguments(chunk)), chunks, n_jobs
-        )
-    else:
-        # Rows that are read on demand are read by the worker.
-        part = getattr(X, "part", X.__getitem__)
-        tasks = ((function, part(chunk), *arguments(chunk)) for chunk in chunks)
-        yield from _parallel(call_on_part, tasks, n_jobs)
-
-
-def fill_rows(
-    function: Callable[..., Any],
-    X: Any,
-    chunks: Sequence[slice],
-    n_jobs: int | None,
-    arguments: Callable[[slice], tuple[Any, ...]],
-    out: Any,
-) -> Any:
-    """`map_rows` for values with an entry for each row, which go to `out`.
-
-    Threads of this process hand the function its part of `out` as a keyword, for it to
-    fill. Workers elsewhere call it without, and what it returns is put there.
-    """
-    if not hasattr(X, "map_blocks") and _is_local(chunks, n_jobs):
-
-        def fill(chunk: slice) -> None:
-            function(X[chunk], *arguments(chunk), out=out[chunk])
-
-        for _ in map_chunks(fill, chunks, n_jobs):
-            pass
-        return out
-    values = map_rows(function, X, chunks, n_jobs, arguments)
-    for chunk, value in zip(chunks, values, strict=True):
-        out[chunk] = value
-    return out
-
-
-def _is_local(chunks: Sequence[slice], n_jobs: int | None) -> bool:
-    """Whether rows are worked on by threads of this process."""
-    if len(chunks) == 1 or effective_n_jobs(n_jobs) == 1:
+def is_local(n_jobs: int | None) -> bool:
+    """Whether work is done by threads of this process."""
+    if effective_n_jobs(n_jobs) == 1:
         return True
     return isinstance(get_active_backend(prefer="threads")[0], ThreadingBackend)
 
 
-def _threads(
+class Crew:
+    """Threads that work on tasks side by side.
+
+    An interrupt may come at any time, and there must be nothing that it can leave
+    locked for ever. `concurrent.futures` and `threading` use locks of their own, in
+    Python code that an interrupt can cut in two; queues and threads of the interpreter
+    itself are safe. Their values come back through a queue per task.
+    """
+
+    def __init__(self, n_threads: int) -> None:
+        self._tasks: SimpleQueue[Any] = SimpleQueue()
+        self._ended: SimpleQueue[None] = SimpleQueue()
+        self._n_threads = 0
+        for _ in range(n_threads):
+            start_new_thread(self._work, ())
+            self._n_threads += 1  # in this order: nobody waits for what never was
+
+    def submit(self, function: Callable[..., Any], *arguments: Any) -> SimpleQueue[Any]:
+        """A queue that will hold the outcome."""
+        outcome: SimpleQueue[Any] = SimpleQueue()
+        self._tasks.put((function, arguments, outcome))
+        return outcome
+
+    def close(self) -> None:
+        """End the threads, each after the task it is at."""
+        self._tasks.put(None)
+        while self._n_threads:
+            self._ended.get()
+            self._n_threads -= 1
+
+    def _work(self) -> None:
+        while (task := self._tasks.get()) is not None:
+            function, arguments, outcome = task
+            try:
+                outcome.put((True, function(*arguments)))
+            except BaseException as error:
+                outcome.put((False, error))
+            del task, function, arguments, outcome  # waiting holds no memory
+        self._tasks.put(None)  # for the next thread
+        self._ended.put(None)
+
+
+def threads(
     function: Callable[..., Value],
     tasks: Iterable[tuple[Any, ...]],
     n_jobs: int | None,
@@ -155,58 +90,61 @@ def _threads(
     """
     n_threads = min(effective_n_jobs(n_jobs), cpu_count())
     config = get_config()
-    pending: deque[Future[Value]] = deque()
-    with _pool_of(n_threads) as pool:
-        try:
-            for task in tasks:
-                pending.append(pool.submit(_configured, config, function, *task))
-                if len(pending) > 2 * n_threads:
-                    value = pending[0].result()
-                    pending.popleft()
-                    yield value
-            while pending:
-                value = pending[0].result()
-                pending.popleft()
-                yield value
-        finally:
-            # Nobody works on anymore when an error or an interrupt leaves this place.
-            for future in pending:
-                future.cancel()
-            wait(pending)
+    wanted = True
+
+    def work(*task: Any) -> Value | None:
+        return _configured(config, function, *task) if wanted else None
+
+    pending: deque[SimpleQueue[Any]] = deque()
+    kept = _kept_crews.get()
+    crews = {} if kept is None else kept
+    if n_threads not in crews:
+        crews[n_threads] = Crew(n_threads)
+    done = False
+    try:
+        for task in tasks:
+            pending.append(crews[n_threads].submit(work, *task))
+            if len(pending) > 2 * n_threads:
+                yield _value(pending.popleft().get())
+        while pending:
+            yield _value(pending.popleft().get())
+        done = True
+    finally:
+        # Nobody works on any more when an error or an interrupt leaves this place.
+        if kept is None or not done:
+            wanted = False
+            crew = crews.pop(n_threads, None)
+            if crew is not None:
+                crew.close()
+
+
+def _value(outcome: tuple[bool, Any]) -> Any:
+    succeeded, value = outcome
+    if not succeeded:
+        raise value
+    return value
 
 
 # Threads of the `kept_threads` that this code is in, by their number.
-_kept_pools: ContextVar[dict[int, ThreadPoolExecutor] | None] = ContextVar(
-    "_kept_pools", default=None
+_kept_crews: ContextVar[dict[int, Crew] | None] = ContextVar(
+    "_kept_crews", default=None
 )
 
 
 @contextmanager
 def kept_threads() -> Iterator[None]:
     """Start threads once for all maps inside; a start takes as long as a short map."""
-    pools: dict[int, ThreadPoolExecutor] = {}
-    token = _kept_pools.set(pools)
+    crews: dict[int, Crew] = {}
+    token = _kept_crews.set(crews)
     try:
         yield
     finally:
-        _kept_pools.reset(token)
-        for pool in pools.values():
-            pool.shutdown()
+        _kept_crews.reset(token)
+        for crew in crews.values():
+            crew.close()
 
 
-@contextmanager
-def _pool_of(n_threads: int) -> Iterator[ThreadPoolExecutor]:
-    kept = _kept_pools.get()
-    if kept is None:
-        with ThreadPoolExecutor(n_threads) as pool:
-            yield pool
-        return
-    if n_threads not in kept:
-        kept[n_threads] = ThreadPoolExecutor(n_threads)
-    yield kept[n_threads]
-
-
-def _parallel(
+def parallel(
     function: Callable[..., Value],
     tasks: Iterable[tuple[Any, ...]],
     n_jobs: int | None,
@@ -218,11 +156,11 @@ def _parallel(
     leave it without any.
     """
     try:
-        parallel = Parallel(n_jobs=n_jobs, return_as="generator")
+        workers = Parallel(n_jobs=n_jobs, return_as="generator")
     except ValueError:  # an engine that returns everything at once
-        parallel = Parallel(n_jobs=n_jobs)
+        workers = Parallel(n_jobs=n_jobs)
     config = get_config()
-    yield from parallel(delayed(_configured)(config, function, *task) for task in tasks)
+    yield from workers(delayed(_configured)(config, function, *task) for task in tasks)
 
 
 def _configured(
@@ -234,7 +172,7 @@ def _configured(
 
 
 def call_on_part(function: Callable[..., Value], part: Any, *arguments: Any) -> Value:
-    """One task of `map_rows`, wherever it runs."""
+    """One task of `Rows.map`, wherever it runs."""
     with one_blas_thread():
         rows = part.read() if hasattr(part, "read") else part
         return function(rows, *arguments)

@@ -26,7 +26,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from sklearn_mm._solver.roles import Array, Inferred, Moved, Trial
+from sklearn_mm._solver.roles import Array, Inferred, Moved, Proposal, Trial
 
 # Largest share of a step that is made on a gradient which failed the criterion.
 _UNTRUSTED_SHARE = 0.5
@@ -38,89 +38,94 @@ def _relative_norm(change: Array, theta: Array) -> float:
 
 
 @dataclass
+class Descent(Proposal):
+    """A gradient step of verified length; theta is None if there is none."""
+
+    step_size: float
+    theta: Array | None
+
+
+@dataclass
 class GradientDescent:
     """Steps -g/L with an L for which the upper bound decreases as a quadratic would.
 
     Parameters
     ----------
     upper_bound : callable
-        ``upper_bound(problem, theta, candidate, trial)`` is the upper bound at the
-        candidate, with the latents that the trial inferred at theta.
+        ``upper_bound(problem, point, candidate, trial)`` is the upper bound at the
+        candidate, a theta, with the latents that the trial inferred at the point.
     step_size : float
         1/L to try first. It doubles with every step and is halved until it fits.
     """
 
-    guaranteed: ClassVar[bool] = True  # whether the step makes the decrease it tells
+    guaranteed: ClassVar[bool] = True
 
-    upper_bound: Callable[[Any, Array, Array, Trial], float]
+    upper_bound: Callable[[Any, Any, Array, Trial], float]
     step_size: float = 1.0
     growth: float = 2.0
     max_halvings: int = 60
-    _searched: Trial | None = field(default=None, repr=False)
-    _candidate: Array | None = field(default=None, repr=False)
+    fitted: bool = False  # the step size is one that fitted an earlier trial here
 
-    def decrease(self, problem: Any, theta: Array, trial: Trial) -> float:
-        """The decrease ||g||^2/(2L), with an L verified at this trial."""
-        self._search(problem, theta, trial)
-        gradient = trial.bounds.gradient
-        assert gradient is not None
-        if self._candidate is None:
-            return 0.0
-        return 0.5 * self.step_size * float(gradient @ gradient)
-
-    def __call__(self, problem: Any, theta: Array, inferred: Inferred) -> Moved:
-        trial = inferred.trial
-        decrease = self.decrease(problem, theta, trial)
-        info = {"decrease": decrease, "step_size": self.step_size}
-        candidate = self._candidate
-        if candidate is None:
-            return Moved(theta, 0.0, accepted=False, info=info)
-        if not inferred.satisfied:
-            candidate = theta + _UNTRUSTED_SHARE * (candidate - theta)
-        self._searched = self._candidate = None
-        return Moved(candidate, _relative_norm(candidate - theta, theta), info=info)
-
-    def _search(self, problem: Any, theta: Array, trial: Trial) -> None:
-        """Find the candidate of a trial and the step size that leads to it."""
-        if self._searched is trial:
-            return
+    def propose(
+        self, problem: Any, point: Any, trial: Trial, rejected: Proposal | None = None
+    ) -> Descent:
+        """The step of the largest size that decreases the bound by ||g||^2/(2L)."""
         gradient = trial.bounds.gradient
         assert gradient is not None
         square = float(gradient @ gradient)
-        # A second trial at one theta starts from the size that fitted the first.
-        size = self.step_size * (self.growth if self._searched is None else 1.0)
-        self._searched, self._candidate = trial, None
+        size = self.step_size * (1.0 if self.fitted else self.growth)
+        self.fitted = True
         for _ in range(self.max_halvings):
-            candidate = theta - size * gradient
+            candidate = point.theta - size * gradient
             goal = trial.upper - 0.5 * size * square
             if goal < trial.upper and (
-                self.upper_bound(problem, theta, candidate, trial) <= goal
+                self.upper_bound(problem, point, candidate, trial) <= goal
             ):
-                self.step_size, self._candidate = size, candidate
-                return
+                self.step_size = size
+                return Descent(0.5 * size * square, size, candidate)
             size *= 0.5
+        return Descent(0.0, self.step_size, None)
+
+    def take(self, problem: Any, point: Any, inferred: Inferred) -> Moved:
+        """Make the step, or half of it on latents that failed the criterion."""
+        step = inferred.trial.proposal
+        assert isinstance(step, Descent)
+        info = {"decrease": step.decrease, "step_size": self.step_size}
+        if step.theta is None:
+            return Moved(point, 0.0, accepted=False, info=info)
+        change = step.theta - point.theta
+        new = step.theta
+        if not inferred.satisfied:
+            change = _UNTRUSTED_SHARE * change
+            new = point.theta + change
+        self.fitted = False
+        return Moved(problem.at(new), _relative_norm(change, point.theta), info=info)
 
 
 @dataclass
 class _StochasticStep:
     """What momentum and Adam share."""
 
+    # Whether the step makes the decrease that it promises.
     guaranteed: ClassVar[bool] = False
 
     learning_rate: float
     power_t: float = 0.0  # the rate of update t is learning_rate / t**power_t
     n_updates: int = 0
 
-    def decrease(self, problem: Any, theta: Array, trial: Trial) -> float:
+    def propose(
+        self, problem: Any, point: Any, trial: Trial, rejected: Proposal | None = None
+    ) -> Proposal:
         """||g||^2/(2L), the yardstick of the stochastic criterion, and no more."""
         gradient = trial.bounds.gradient
         assert gradient is not None
         if not (trial.bounds.gap_curvature > 0.0 and trial.gap > 0.0):
-            return np.inf  # no error but rounding
+            return Proposal(np.inf)  # no error but rounding
         inverse = trial.gap / trial.bounds.gap_curvature
-        return 0.5 * float(gradient @ gradient) * inverse
+        return Proposal(0.5 * float(gradient @ gradient) * inverse)
 
-    def __call__(self, problem: Any, theta: Array, inferred: Inferred) -> Moved:
+    def take(self, problem: Any, point: Any, inferred: Inferred) -> Moved:
+        """Make the step, or a part of it on latents that failed the criterion."""
         gradient = inferred.trial.bounds.gradient
         assert gradient is not None
         self.n_updates += 1
@@ -130,9 +135,9 @@ class _StochasticStep:
             gap = inferred.trial.gap
             allowed = inferred.trial.decrease / gap if gap > 0.0 else 1.0
             change = change * min(_UNTRUSTED_SHARE, allowed)
-        size = _relative_norm(change, theta)
-        change += theta
-        return Moved(change, size, info={"step_size": rate})
+        size = _relative_norm(change, point.theta)
+        change += point.theta
+        return Moved(problem.at(change), size, info={"step_size": rate})
 
     def _direction(self, gradient: Array, rate: float) -> Array:
         """A new array with the change of theta."""
@@ -144,14 +149,14 @@ class MomentumDescent(_StochasticStep):
     """Stochastic gradient descent with (heavy-ball) momentum."""
 
     momentum: float = 0.0
-    _velocity: Array | None = field(default=None, repr=False)
+    velocity: Array | None = field(default=None, repr=False)
 
     def _direction(self, gradient: Array, rate: float) -> Array:
-        if self._velocity is None:
-            self._velocity = np.zeros_like(gradient)
-        self._velocity *= self.momentum
-        self._velocity -= rate * gradient
-        return self._velocity.copy()
+        if self.velocity is None:
+            self.velocity = np.zeros_like(gradient)
+        self.velocity *= self.momentum
+        self.velocity -= rate * gradient
+        return self.velocity.copy()
 
 
 @dataclass
@@ -161,25 +166,25 @@ class Adam(_StochasticStep):
     beta_1: float = 0.9
     beta_2: float = 0.999
     epsilon: float = 1e-8
-    _mean: Array | None = field(default=None, repr=False)
-    _square: Array | None = field(default=None, repr=False)
+    mean: Array | None = field(default=None, repr=False)
+    square: Array | None = field(default=None, repr=False)
 
     def _direction(self, gradient: Array, rate: float) -> Array:
-        if self._mean is None or self._square is None:
-            self._mean = np.zeros_like(gradient)
-            self._square = np.zeros_like(gradient)
+        if self.mean is None or self.square is None:
+            self.mean = np.zeros_like(gradient)
+            self.square = np.zeros_like(gradient)
         buffer = (1.0 - self.beta_1) * gradient
-        self._mean *= self.beta_1
-        self._mean += buffer
+        self.mean *= self.beta_1
+        self.mean += buffer
         np.square(gradient, out=buffer)
         buffer *= 1.0 - self.beta_2
-        self._square *= self.beta_2
-        self._square += buffer
+        self.square *= self.beta_2
+        self.square += buffer
         # Bias corrections are folded into the rate; epsilon stays outside of them.
         t = self.n_updates
         scale = rate * np.sqrt(1.0 - self.beta_2**t) / (1.0 - self.beta_1**t)
-        np.sqrt(self._square, out=buffer)
+        np.sqrt(self.square, out=buffer)
         buffer += self.epsilon
-        np.divide(self._mean, buffer, out=buffer)
+        np.divide(self.mean, buffer, out=buffer)
         buffer *= -scale
         return buffer

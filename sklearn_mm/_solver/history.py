@@ -10,6 +10,8 @@ from sklearn.utils import Bunch
 
 from sklearn_mm._solver.roles import Inferred, Memory, Moved
 
+_OBJECTIVES = {"upper_bound", "lower_bound", "gap", "previous_upper", "decrease"}
+
 
 class History:
     """Collects one row per update of theta; `to_bunch` gives the columns."""
@@ -54,8 +56,8 @@ class History:
     def __len__(self) -> int:
         return len(self._columns.get("upper_bound", ()))
 
-    def to_bunch(self) -> Bunch:
-        """Arrays by name, the gap among them."""
+    def to_bunch(self, unit: float = 1.0) -> Bunch:
+        """Arrays by name, the gap among them; objectives are multiplied by a unit."""
         # An interrupt may have come in the middle of a row.
         n_rows = min((len(column) for column in self._columns.values()), default=0)
         columns = {
@@ -63,4 +65,8 @@ class History:
         }
         if columns:
             columns["gap"] = columns["upper_bound"] - columns["lower_bound"]
+        if unit != 1.0:
+            with np.errstate(over="ignore", under="ignore"):
+                for name in _OBJECTIVES & set(columns):
+                    columns[name] = columns[name] * unit
         return Bunch(**columns)

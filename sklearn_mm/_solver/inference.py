@@ -15,40 +15,41 @@
 
 from __future__ import annotations
 
-import functools
 import math
-import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 from sklearn_mm._solver.roles import (
-    ALL_ROWS,
-    Array,
+    Batch,
     Bounds,
-    ChunkedProblem,
     Criterion,
     Inferred,
     LatentProblem,
     Memory,
-    Rows,
+    Proposal,
+    RestartedProblem,
     Step,
     Trial,
 )
 
 
 def _trial(
-    problem: LatentProblem,
-    theta: Array,
+    problem: Any,
+    point: Any,
     latent: Any,
     bounds: Bounds,
     effort: float,
     step: Step,
+    rejected: Proposal | None = None,
 ) -> Trial:
-    trial = Trial(bounds, effort, latent)
-    trial._decrease = partial(step.decrease, problem, theta, trial)
-    return trial
+    """A trial that asks the step for its proposal when that is wanted."""
+    return Trial(
+        bounds,
+        effort,
+        latent,
+        lambda trial: step.propose(problem, point, trial, rejected),
+    )
 
 
 def _is_final(criterion: Criterion, trial: Trial, memory: Memory) -> bool:
@@ -75,13 +76,13 @@ class EffortBisection:
     contraction: float = 0.61
     resolution: float = 1e-4  # of effort, where the search gives up
     floor: float = 1e-8  # efforts below are tried as 0
-    _last: Inferred | None = None
+    last: Inferred | None = None  # the previous round's outcome
 
     def __call__(
         self,
         problem: LatentProblem,
-        theta: Array,
-        rows: Rows,
+        point: Any,
+        batch: Batch,
         memory: Memory,
         step: Step,
     ) -> Inferred:
@@ -92,21 +93,27 @@ class EffortBisection:
                 f"{prescribed:g}. Efforts of half-quadratic weights are in [0, 1]: 1 "
                 "for exact weights, 0 for all-ones."
             )
-        last = self._last
-        if memory.rejected and last and prescribed in (None, last.trial.effort):
-            # The step may promise less than before the rejection.
-            last.trial._known_decrease = None
-            if not last.satisfied or self.criterion.satisfied(last.trial, memory):
-                return replace(last, work=0.0)
-        latent = problem.start(rows)
+        if (
+            memory.rejected
+            and self.last
+            and prescribed
+            in (
+                None,
+                self.last.trial.effort,
+            )
+        ):
+            again = self._again(problem, point, memory, step, self.last)
+            if again is not None:
+                return again
+        latent = problem.start(batch)
         n_trials = 0
 
         def attempt(effort: float) -> Trial:
             nonlocal latent, n_trials
             n_trials += 1
-            latent = problem.infer(theta, latent, effort)
-            bounds = problem.evaluate(theta, latent)
-            return _trial(problem, theta, latent, bounds, effort, step)
+            latent = problem.infer(point, latent, effort)
+            bounds = problem.evaluate(point, latent)
+            return _trial(problem, point, latent, bounds, effort, step)
 
         guess = math.sqrt(1.0 - self.contraction * (1.0 - self.effort**2))
         trial = attempt(guess if prescribed is None else prescribed)
@@ -115,8 +122,24 @@ class EffortBisection:
             # A round of zero effort says nothing about the next one's.
             self.effort = trial.effort or self.effort
         satisfied = self.criterion.satisfied(trial, memory)
-        self._last = Inferred(trial, satisfied, float(n_trials), prescribed is not None)
-        return self._last
+        self.last = Inferred(trial, satisfied, float(n_trials), prescribed is not None)
+        return self.last
+
+    def _again(
+        self, problem: Any, point: Any, memory: Memory, step: Step, last: Inferred
+    ) -> Inferred | None:
+        """The latents of a rejected step, unless they no longer suffice.
+
+        The step may promise less than before the rejection.
+        """
+        old = last.trial
+        trial = _trial(
+            problem, point, old.latent, old.bounds, old.effort, step, old.proposal
+        )
+        if last.satisfied and not self.criterion.satisfied(trial, memory):
+            return None
+        self.last = replace(last, trial=trial, work=0.0)
+        return self.last
 
     def _search(
         self, attempt: Callable[[float], Trial], trial: Trial, memory: Memory
@@ -173,21 +196,19 @@ def _effort(slack: float) -> float:
 class DoublingRestart:
     """Infer every chunk of rows from scratch, with twice the passes each time.
 
-    `accumulate` sums the bounds over chunks; latents are thrown away after use, so
-    memory does not grow with the number of rows. Doubling costs at most four times the
-    smallest sufficient number of passes.
+    Latents are thrown away after use, so that memory does not grow with the number of
+    rows. Doubling costs at most four times the smallest sufficient number of passes.
     """
 
     criterion: Criterion
-    accumulate: Callable[[Any, Array, Rows, float], Bounds]
     effort: float = 1.0
     max_effort: float = math.inf
 
     def __call__(
         self,
-        problem: LatentProblem,
-        theta: Array,
-        rows: Rows,
+        problem: RestartedProblem,
+        point: Any,
+        batch: Batch,
         memory: Memory,
         step: Step,
     ) -> Inferred:
@@ -196,9 +217,9 @@ class DoublingRestart:
         work = 0.0
         while True:
             effort = min(effort, self.max_effort)
-            bounds = self.accumulate(problem, theta, rows, effort)
+            bounds = problem.cold_bounds(point, effort)
             work += effort
-            trial = _trial(problem, theta, None, bounds, effort, step)
+            trial = _trial(problem, point, None, bounds, effort, step)
             satisfied = self.criterion.satisfied(trial, memory)
             capped = not satisfied and effort >= self.max_effort
             if satisfied or capped or _is_final(self.criterion, trial, memory):
@@ -222,26 +243,26 @@ class Continuation:
     max_effort: float = math.inf
     growth: float = 1.5  # of the effort from test to test of one batch
     patience: int = 8
-    _successes: int = 0
+    successes: int = 0
 
     def __call__(
         self,
         problem: LatentProblem,
-        theta: Array,
-        rows: Rows,
+        point: Any,
+        batch: Batch,
         memory: Memory,
         step: Step,
     ) -> Inferred:
         prescribed = self.criterion.prescribe(memory)
-        latent = problem.start(rows)
+        latent = problem.start(batch)
         made, wanted = 0.0, self.effort if prescribed is None else prescribed
         first = True
         while True:
             wanted = min(wanted, self.max_effort)
-            latent = problem.infer(theta, latent, wanted - made)
+            latent = problem.infer(point, latent, wanted - made)
             made = wanted
-            bounds = problem.evaluate(theta, latent)
-            trial = _trial(problem, theta, latent, bounds, made, step)
+            bounds = problem.evaluate(point, latent)
+            trial = _trial(problem, point, latent, bounds, made, step)
             satisfied = self.criterion.satisfied(trial, memory)
             capped = not satisfied and made >= self.max_effort
             if satisfied or capped or _is_final(self.criterion, trial, memory):
@@ -252,11 +273,11 @@ class Continuation:
 
     def _learn(self, enough: bool) -> None:
         """Adapt the effort to whether it was enough for a batch."""
-        self._successes = self._successes + 1 if enough else 0
+        self.successes = self.successes + 1 if enough else 0
         if not enough:
             self.effort = min(self.max_effort, self.effort + 1.0)
-        elif self._successes >= self.patience:
-            self._successes = 0
+        elif self.successes >= self.patience:
+            self.successes = 0
             self.effort = max(self.min_effort, self.effort - 1.0)
 
 
@@ -270,40 +291,20 @@ class Persistent:
 
     criterion: Criterion
     effort: float = 1.0
-    _latent: Any = None
+    latent: Any = None
 
     def __call__(
         self,
         problem: LatentProblem,
-        theta: Array,
-        rows: Rows,
+        point: Any,
+        batch: Batch,
         memory: Memory,
         step: Step,
     ) -> Inferred:
-        if self._latent is None:
-            self._latent = problem.start(rows)
-        self._latent = problem.infer(theta, self._latent, self.effort)
-        bounds = problem.evaluate(theta, self._latent)
-        trial = _trial(problem, theta, self._latent, bounds, self.effort, step)
+        if self.latent is None:
+            self.latent = problem.start(batch)
+        self.latent = problem.infer(point, self.latent, self.effort)
+        bounds = problem.evaluate(point, self.latent)
+        trial = _trial(problem, point, self.latent, bounds, self.effort, step)
         satisfied = self.criterion.satisfied(trial, memory)
         return Inferred(trial, satisfied, self.effort)
-
-
-def accumulate_chunks(
-    chunks: Sequence[slice], n_jobs: int | None = None
-) -> Callable[[ChunkedProblem, Array, Rows, float], Bounds]:
-    """Sum the bounds of chunks of rows, each inferred from a cold start."""
-
-    def accumulate(
-        problem: ChunkedProblem, theta: Array, rows: Rows, effort: float
-    ) -> Bounds:
-        bounds = problem.map_parts(_cold_bounds, theta, chunks, n_jobs, effort)
-        total: Bounds = functools.reduce(operator.add, bounds)
-        return total
-
-    return accumulate
-
-
-def _cold_bounds(part: LatentProblem, theta: Array, effort: float) -> Bounds:
-    latent = part.infer(theta, part.start(ALL_ROWS), effort)
-    return part.evaluate(theta, latent)

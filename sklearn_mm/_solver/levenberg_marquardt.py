@@ -29,6 +29,7 @@ from sklearn_mm._solver.roles import (
     LeastSquaresProblem,
     Moved,
     NormalSystem,
+    Proposal,
     Trial,
 )
 
@@ -36,6 +37,15 @@ from sklearn_mm._solver.roles import (
 _NOISE = 64.0 * np.finfo(np.float64).eps
 # Factor by which the first failure multiplies the damping.
 _FIRST_GROWTH = 2.0
+
+
+@dataclass
+class DampedStep(Proposal):
+    """The solution of a damped system, and the system to solve again."""
+
+    system: NormalSystem
+    damping: float
+    delta: Array | None  # None if there is no finite solution
 
 
 @dataclass
@@ -49,48 +59,61 @@ class LevenbergMarquardtStep:
     initial_damping: float = 1e-4
     min_damping: float = 1e-12
     max_shrink: float = 3.0  # largest factor by which a success divides the damping
+    # The state of a run.
+    damping: float = 0.0
+    growth: float = _FIRST_GROWTH  # of the damping after the next failure
+    level: float = np.nan  # the effort that was prescribed last
 
     def __post_init__(self) -> None:
-        self._effort = np.nan
-        self._latent: Any = None  # the one that the two next belong to
-        self._system: NormalSystem | None = None
-        self._solution: tuple[float, tuple[Array, float] | None] | None = None
         self._restart()
 
-    def decrease(
-        self, problem: LeastSquaresProblem, theta: Array, trial: Trial
-    ) -> float:
-        """Decrease that the linear model predicts for the damped step."""
-        solved = self._solved(problem, theta, trial)
-        return 0.0 if solved is None else solved[1]
+    def propose(
+        self,
+        problem: LeastSquaresProblem,
+        point: Any,
+        trial: Trial,
+        rejected: Proposal | None = None,
+    ) -> DampedStep:
+        """The damped step, and the decrease that the linear model predicts for it."""
+        if isinstance(rejected, DampedStep):
+            return self._solve(rejected.system)
+        # A model that overflows has no finite step, and is rejected for that.
+        with np.errstate(over="ignore", invalid="ignore"):
+            system = problem.normal_system(point, trial.latent)
+        return self._solve(system)
 
-    def __call__(
-        self, problem: LeastSquaresProblem, theta: Array, inferred: Inferred
+    def take(
+        self, problem: LeastSquaresProblem, point: Any, inferred: Inferred
     ) -> Moved:
+        """Accept the step if the upper bound itself falls."""
         trial = inferred.trial
-        if inferred.prescribed and trial.effort != self._effort:
-            self._effort = trial.effort
+        if inferred.prescribed and trial.effort != self.level:
+            self.level = trial.effort
             self._restart()
-        gradient = self._linearized(problem, theta, trial).gradient
+        step = trial.proposal
+        assert isinstance(step, DampedStep)
+        if step.damping != self.damping:
+            step = self._solve(step.system)
         info = {
             "damping": self.damping,
-            "optimality": float(np.abs(gradient).max()),
+            "optimality": float(np.abs(step.system.gradient).max()),
             "decrease": 0.0,
             "step_norm": 0.0,
         }
-        solved = self._solved(problem, theta, trial)
-        if solved is None:
-            return self._rejected(theta, info)
-        delta, predicted = solved
-        info["step_norm"] = float(np.linalg.norm(delta))
-        new = problem.retract(theta, delta)
-        actual = problem.decrease(theta, trial.latent, new)
+        if step.delta is None:
+            return self._rejected(point, info)
+        predicted = step.decrease
+        info["step_norm"] = float(np.linalg.norm(step.delta))
+        theta = problem.retract(point, step.delta)
+        # A step too small to show needs no evaluation.
+        new = point if np.array_equal(theta, point.theta) else problem.at(theta)
+        actual = problem.decrease(point, trial.latent, new)
         noise = _NOISE * trial.upper
         # At the minimum to rounding, the linear model is a better judge than the bound.
         # (But not if only the damping of steps that failed has made the step so small.)
         polishing = predicted <= noise and actual >= -noise and not self._has_failed
         if not (actual > 0.0 or polishing):  # nan: residuals are not defined there
-            return self._rejected(theta, info)
+            return self._rejected(point, info)
         info["decrease"] = actual
         self._shrink(1.0 if predicted <= noise else min(actual / predicted, 1.0))
         # A decrease that fell short of the prediction says little about the distance
@@ -98,45 +121,29 @@ class LevenbergMarquardtStep:
         change = max(actual, predicted) / max(trial.upper, np.finfo(float).tiny)
         return Moved(new, change, info=info)
 
-    def _rejected(self, theta: Array, info: dict[str, float]) -> Moved:
-        self.damping *= self._growth
-        self._growth *= 2.0
-        return Moved(theta, np.inf, accepted=False, info=info)
+    def _solve(self, system: NormalSystem) -> DampedStep:
+        with np.errstate(over="ignore", invalid="ignore"):
+            solved = system.damped_step(self.damping)
+            if solved is not None:
+                delta, decrease = solved
+                if np.isfinite([float(np.linalg.norm(delta)), decrease]).all():
+                    return DampedStep(decrease, system, self.damping, delta)
+        return DampedStep(0.0, system, self.damping, None)
+
+    def _rejected(self, point: Any, info: dict[str, float]) -> Moved:
+        self.damping *= self.growth
+        self.growth *= 2.0
+        return Moved(point, np.inf, accepted=False, info=info)
 
     @property
     def _has_failed(self) -> bool:
         """Whether the latest step was rejected."""
-        return self._growth > _FIRST_GROWTH
-
-    def _linearized(
-        self, problem: LeastSquaresProblem, theta: Array, trial: Trial
-    ) -> NormalSystem:
-        if self._system is None or self._latent is not trial.latent:
-            # A model that overflows has no finite step, and is rejected for that.
-            with np.errstate(over="ignore", invalid="ignore"):
-                self._system = problem.normal_system(theta, trial.latent)
-            self._latent, self._solution = trial.latent, None
-        return self._system
-
-    def _solved(
-        self, problem: LeastSquaresProblem, theta: Array, trial: Trial
-    ) -> tuple[Array, float] | None:
-        """Step and predicted decrease; None if there is no finite one."""
-        system = self._linearized(problem, theta, trial)
-        if self._solution is None or self._solution[0] != self.damping:
-            with np.errstate(over="ignore", invalid="ignore"):
-                solved = system.damped_step(self.damping)
-                if solved is not None:
-                    norm = float(np.linalg.norm(solved[0]))
-                    if not np.isfinite([norm, solved[1]]).all():
-                        solved = None
-            self._solution = self.damping, solved
-        return self._solution[1]
+        return self.growth > _FIRST_GROWTH
 
     def _restart(self) -> None:
-        self.damping, self._growth = self.initial_damping, _FIRST_GROWTH
+        self.damping, self.growth = self.initial_damping, _FIRST_GROWTH
 
     def _shrink(self, quality: float) -> None:
         factor = max(1.0 / self.max_shrink, 1.0 - (2.0 * quality - 1.0) ** 3)
         self.damping = max(self.damping * factor, self.min_damping)
-        self._growth = _FIRST_GROWTH
+        self.growth = _FIRST_GROWTH

@@ -6,21 +6,18 @@ import enum
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from sklearn_mm._solver.history import History
 from sklearn_mm._solver.roles import (
     ALL_ROWS,
-    Array,
+    Batch,
     Inference,
     LatentProblem,
     Memory,
     Monitor,
-    Rows,
     Step,
 )
-
-# A bound that is so many times the one of the start is on its way to infinity.
-BLOWN_UP = 10.0
 
 
 class Status(enum.Enum):
@@ -38,21 +35,20 @@ class Status(enum.Enum):
 class Result:
     """Outcome of a run."""
 
-    theta: Array
+    point: Any  # with what is known at the last theta
     n_iter: int
     status: Status
     memory: Memory
-    sound: Array  # the last theta whose bound is known not to have blown up
 
 
-def whole_batch() -> Iterable[Rows]:
+def whole_batch() -> Iterable[Batch]:
     """One batch that holds every row."""
     return (ALL_ROWS,)
 
 
 def minimize(
     problem: LatentProblem,
-    theta: Array,
+    point: Any,
     *,
     inference: Inference,
     step: Step,
@@ -60,7 +56,7 @@ def minimize(
     history: History,
     max_iter: int,
     tol: float | None,
-    batches: Callable[[], Iterable[Rows]] = whole_batch,
+    batches: Callable[[], Iterable[Batch]] = whole_batch,
     monitor: Monitor | None = None,
     max_rejected: int = 10,
     interruptible: bool = False,
@@ -69,40 +65,72 @@ def minimize(
 
     An epoch goes through ``batches()``; on each, latents are inferred as accurately as
     the criterion asks and theta is moved on the upper bound that they define
-    (Algorithms 1 to 3 of the paper, and 4 with a restarting inference). With a `tol` of
-    None, the criterion is not asked when to stop. If `interruptible`, a
-    KeyboardInterrupt ends the run with the last update that was finished; before the
-    first one it is raised, as it always is otherwise.
+    (Algorithms 1 to 3 of the paper, and 4 with a restarting inference).
+
+    Parameters
+    ----------
+    problem : LatentProblem
+        What to minimise.
+    point : Point
+        Where to start: ``problem.at(theta)``.
+    inference, step : Inference, Step
+        How latents are inferred, and how theta is moved.
+    memory : Memory
+        What criteria know before the first round.
+    history : History
+        Gets a row for every update.
+    max_iter : int
+        Largest number of epochs.
+    tol : float or None
+        Tolerance of the criterion's stopping rule; None if it is not to be asked.
+    batches : callable, default=whole_batch
+        Returns the batches of an epoch.
+    monitor : Monitor, default=None
+        Hears of updates and epochs.
+    max_rejected : int, default=10
+        The run ends after more rejected steps in a row.
+    interruptible : bool, default=False
+        Whether a KeyboardInterrupt ends the run with the last update that was
+        finished. Before the first one it is raised, as it always is otherwise.
+
+    Returns
+    -------
+    result : Result
+        The last point; if bounds there are not finite, the one before.
     """
     monitor = Monitor() if monitor is None else monitor
-    sound = theta
+    previous = point.theta
     epoch = 0
     try:
         for epoch in range(max_iter):
             monitor.begin()
             converged = True
-            for rows in batches():
-                inferred = inference(problem, theta, rows, memory, step)
+            for batch in batches():
+                inferred = inference(problem, point, batch, memory, step)
                 if not math.isfinite(inferred.trial.upper):
-                    return Result(sound, epoch + 1, Status.DIVERGED, memory, sound)
-                if inferred.trial.upper <= BLOWN_UP * memory.first_upper:
-                    sound = theta
-                moved = step(problem, theta, inferred)
+                    return Result(
+                        problem.at(previous), epoch + 1, Status.DIVERGED, memory
+                    )
+                monitor.inferred(point, inferred)
+                moved = step.take(problem, point, inferred)
                 history.append(inferred, moved, memory)
-                converged &= tol is not None and inference.criterion.converged(
-                    inferred.trial, moved, memory, tol
+                converged = converged and (
+                    tol is not None
+                    and inference.criterion.converged(
+                        inferred.trial, moved, memory, tol
+                    )
                 )
                 memory = memory.after(inferred.trial, moved.accepted)
-                theta = moved.theta
+                previous, point = point.theta, moved.point
             history.end_epoch()
-            if monitor.end(theta, history.last()):
-                return Result(theta, epoch + 1, Status.STOPPED, memory, sound)
+            if monitor.end(point, history.last()):
+                return Result(point, epoch + 1, Status.STOPPED, memory)
             if converged:
-                return Result(theta, epoch + 1, Status.CONVERGED, memory, sound)
+                return Result(point, epoch + 1, Status.CONVERGED, memory)
             if memory.rejected > max_rejected:
-                return Result(theta, epoch + 1, Status.STALLED, memory, sound)
+                return Result(point, epoch + 1, Status.STALLED, memory)
     except KeyboardInterrupt:
         if not (interruptible and len(history)):
             raise
-        return Result(theta, epoch, Status.INTERRUPTED, memory, sound)
-    return Result(theta, max_iter, Status.MAX_ITER, memory, sound)
+        return Result(point, epoch, Status.INTERRUPTED, memory)
+    return Result(point, max_iter, Status.MAX_ITER, memory)

@@ -2,24 +2,29 @@
 
 A *problem* bounds J(theta) from both sides for a given effort, a *criterion* says
 whether the bounds are close enough, an *inference* strategy raises the effort until
-they are, and a *step* moves theta on the upper bound. The loop in `_loop.py` knows
-these four and nothing else.
+they are, and a *step* moves theta on the upper bound. The loop in `loop.py` knows these
+four and nothing else.
 
-*Effort* always means "more is tighter". What it counts is the problem's affair: passes
-of an iterative scheme, or 1/sigma in [0, 1] for half-quadratic weights.
+What is known at a theta is a *point*: the problem makes it, the loop carries it and
+hands it to inference and step, and a step returns the next one. What outlives a theta
+(a damping, a momentum, an effort learnt from earlier rounds) is declared state of the
+step or of the inference.
+
+*Effort* always means "more is tighter". What it counts is up to the problem: passes of
+an iterative scheme, or 1/sigma in [0, 1] for half-quadratic weights.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
-Rows = slice | NDArray[np.intp]
+Batch = slice | NDArray[np.intp]  # a slice is a part of the whole sum
 ALL_ROWS = slice(None)
 
 
@@ -27,14 +32,24 @@ ALL_ROWS = slice(None)
 class Bounds:
     """Certified bounds of J at one theta: ``lower <= J(theta) <= upper``.
 
-    Bounds of disjoint row chunks add up to the bounds of their union.
+    Bounds of disjoint parts of the rows add up to the bounds of their union.
+
+    Parameters
+    ----------
+    upper, lower : float
+        The bounds.
+    gradient : ndarray or None, default=None
+        Gradient of the upper bound in theta with the latents held fixed; needed by
+        gradient steps only.
+    gap_curvature : float, default=0.0
+        The gap, each part of it multiplied by the curvature in theta where it arose:
+        about half the square of the error that it may leave in the gradient. Needed by
+        the stochastic criterion only.
     """
 
     upper: float
     lower: float
-    gradient: Array | None = None  # of the upper bound in theta, latent held fixed
-    # The gap, every part of it times the curvature in theta where it arose: about half
-    # the square of the error that it may leave in the gradient.
+    gradient: Array | None = None
     gap_curvature: float = 0.0
 
     @property
@@ -54,15 +69,35 @@ class Bounds:
         )
 
 
+@dataclass
+class Proposal:
+    """What a step would do on a trial; steps add what they need to do it."""
+
+    decrease: float  # of the upper bound, achieved or guaranteed
+
+
 @dataclass(slots=True)
 class Trial:
-    """What inference at one effort arrived at; what a criterion looks at."""
+    """What inference at one effort arrived at; what a criterion looks at.
+
+    Parameters
+    ----------
+    bounds : Bounds
+        Bounds of J at the current theta.
+    effort : float
+        The effort that was made.
+    latent : object, default=None
+        The latent variables, in the problem's own form.
+    propose : callable, default=None
+        Makes the step's proposal; called when that is first asked for, since it may
+        cost a linear solve.
+    """
 
     bounds: Bounds
     effort: float
     latent: Any = None
-    _decrease: Callable[[], float] | None = None
-    _known_decrease: float | None = None
+    propose: Callable[[Trial], Proposal] | None = None
+    _proposal: Proposal | None = None
 
     @property
     def upper(self) -> float:
@@ -80,24 +115,39 @@ class Trial:
         return self.bounds.gap
 
     @property
-    def decrease(self) -> float:
-        """Decrease of the upper bound that the next step guarantees.
+    def proposal(self) -> Proposal:
+        """What the step would do."""
+        if self._proposal is None:
+            assert self.propose is not None
+            self._proposal = self.propose(self)
+        return self._proposal
 
-        Computed when first asked for: it may cost a linear solve.
-        """
-        if self._known_decrease is None:
-            self._known_decrease = 0.0 if self._decrease is None else self._decrease()
-        return self._known_decrease
+    @property
+    def decrease(self) -> float:
+        """Decrease of the upper bound that the next step guarantees."""
+        return self.proposal.decrease
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """All that is carried from one update of theta to the next."""
+    """All that criteria know of earlier rounds.
 
-    previous_upper: float  # upper bound accepted in the previous round
-    first_upper: float  # the one of the start, as a yardstick for "zero"
+    Parameters
+    ----------
+    previous_upper : float
+        The upper bound accepted in the previous round.
+    first_upper : float
+        The one of the start, as a yardstick for "zero".
+    iteration : int, default=0
+        Number of earlier rounds.
+    rejected : int, default=0
+        Number of steps in a row that were not accepted.
+    """
+
+    previous_upper: float
+    first_upper: float
     iteration: int = 0
-    rejected: int = 0  # steps in a row that were not accepted
+    rejected: int = 0
 
     @classmethod
     def start(cls, upper: float) -> Memory:
@@ -106,11 +156,11 @@ class Memory:
 
     def after(self, trial: Trial, accepted: bool) -> Memory:
         """Memory for the next round; a rejected step keeps the previous bound."""
-        return replace(
-            self,
-            previous_upper=trial.upper if accepted else self.previous_upper,
-            iteration=self.iteration + 1,
-            rejected=0 if accepted else self.rejected + 1,
+        return Memory(
+            trial.upper if accepted else self.previous_upper,
+            self.first_upper,
+            self.iteration + 1,
+            0 if accepted else self.rejected + 1,
         )
 
 
@@ -127,55 +177,70 @@ class Inferred:
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """Outcome of a step: the new theta, and how far it is from the old one."""
+    """Outcome of a step: the next point, and how far it is from the last one.
 
-    theta: Array
-    change: float  # size of the move in the step's own relative measure
+    Parameters
+    ----------
+    point : Point
+        What is known at the next theta.
+    change : float
+        Size of the move in the step's own relative measure.
+    accepted : bool, default=True
+        False if the point is the old one.
+    info : dict
+        Further columns of the history.
+    """
+
+    point: Any
+    change: float
     accepted: bool = True
-    info: dict[str, float] = field(default_factory=dict)  # further history columns
+    info: dict[str, float] = field(default_factory=dict)
+
+
+class Point(Protocol):
+    """Everything that is known at one theta."""
+
+    @property
+    def theta(self) -> Array:
+        """The parameters."""
 
 
 class LatentProblem(Protocol):
     """A sum over rows of objectives, each a minimum over a latent variable."""
 
-    def start(self, rows: Rows) -> Any:
+    def at(self, theta: Array) -> Any:
+        """The point of a theta."""
+
+    def start(self, batch: Batch) -> Any:
         """Latent of a cold start on these rows."""
 
-    def infer(self, theta: Array, latent: Any, effort: float) -> Any:
+    def infer(self, point: Any, latent: Any, effort: float) -> Any:
         """Improve the latent by that effort; the argument's buffers may be reused."""
 
-    def evaluate(self, theta: Array, latent: Any) -> Bounds:
-        """Bounds of J at theta, and the gradient where the step needs it."""
+    def evaluate(self, point: Any, latent: Any) -> Bounds:
+        """Bounds of J, and the gradient where the step needs it."""
 
 
-class ChunkedProblem(LatentProblem, Protocol):
-    """A problem whose bounds are sums over rows, wherever these are worked on."""
+class RestartedProblem(LatentProblem, Protocol):
+    """A problem whose latents are recomputed in every round, chunk by chunk."""
 
-    def map_parts(
-        self,
-        function: Callable[..., Any],
-        theta: Array,
-        chunks: Sequence[slice],
-        n_jobs: int | None,
-        *arguments: Any,
-    ) -> Iterator[Any]:
-        """Values of ``function(part, theta, *arguments)`` for chunks, in order.
-
-        A part is a problem whose bounds add up to those of the whole.
-        """
+    def cold_bounds(self, point: Any, effort: float) -> Bounds:
+        """Bounds of all rows with latents inferred from scratch, and thrown away."""
 
 
 class SurrogateProblem(LatentProblem, Protocol):
     """A problem whose upper bound can be minimised over theta in closed form."""
 
-    def minimize_upper(self, theta: Array, latent: Any) -> tuple[Array, float, float]:
+    def minimize_upper(self, point: Any, latent: Any) -> tuple[Array, float, float]:
         """Minimiser, decrease of the upper bound, and relative size of the move."""
 
 
 class NormalSystem(Protocol):
     """Linearised least squares, ready to be solved for several dampings."""
 
-    gradient: Array  # of the upper bound
+    @property
+    def gradient(self) -> Array:
+        """Gradient of the upper bound."""
 
     def damped_step(self, damping: float) -> tuple[Array, float] | None:
         """Step, and the decrease that the linear model predicts for it.
@@ -188,14 +253,14 @@ class NormalSystem(Protocol):
 class LeastSquaresProblem(LatentProblem, Protocol):
     """A problem whose upper bound is a sum of squares of nonlinear residuals."""
 
-    def normal_system(self, theta: Array, latent: Any) -> NormalSystem:
-        """The upper bound's Gauss-Newton model at theta."""
+    def normal_system(self, point: Any, latent: Any) -> NormalSystem:
+        """The upper bound's Gauss-Newton model."""
 
-    def retract(self, theta: Array, delta: Array) -> Array:
+    def retract(self, point: Any, delta: Array) -> Array:
         """Theta moved by a step."""
 
-    def decrease(self, theta: Array, latent: Any, new: Array) -> float:
-        """Decrease of the upper bound from theta to new; nan if there is none."""
+    def decrease(self, point: Any, latent: Any, new: Any) -> float:
+        """Decrease of the upper bound from a point to another; nan if undefined."""
 
 
 class Criterion(Protocol):
@@ -211,7 +276,7 @@ class Criterion(Protocol):
         """Whether more effort can satisfy the criterion."""
 
     def excessive(self, trial: Trial, memory: Memory) -> bool:
-        """Whether the bound is tighter than the criterion cares for."""
+        """Whether the bound is tighter than the criterion asks for."""
 
     def prescribe(self, memory: Memory) -> float | None:
         """The effort to make, for criteria that fix it in advance."""
@@ -221,32 +286,44 @@ class Criterion(Protocol):
 
 
 class Step(Protocol):
-    """Moves theta so that the upper bound decreases."""
+    """Moves theta so that the upper bound decreases.
 
-    def decrease(self, problem: Any, theta: Array, trial: Trial) -> float:
-        """Decrease of the upper bound that a call would achieve or guarantee."""
+    State that outlives a theta is declared as fields of the step.
+    """
 
-    def __call__(self, problem: Any, theta: Array, inferred: Inferred) -> Moved:
+    def propose(
+        self, problem: Any, point: Any, trial: Trial, rejected: Proposal | None = None
+    ) -> Proposal:
+        """What the step would do on this trial.
+
+        After a rejected step, `rejected` is the proposal that was made for the same
+        point and latent.
+        """
+
+    def take(self, problem: Any, point: Any, inferred: Inferred) -> Moved:
         """Make the step."""
 
 
 class Inference(Protocol):
     """Raises the effort until the criterion holds; owns latents and their buffers."""
 
-    criterion: Criterion
+    criterion: Any
 
     def __call__(
-        self, problem: Any, theta: Array, rows: Rows, memory: Memory, step: Step
+        self, problem: Any, point: Any, batch: Batch, memory: Memory, step: Step
     ) -> Inferred:
-        """Infer latents of these rows, accurately enough at theta."""
+        """Infer latents of these rows, accurately enough at the point."""
 
 
 class Monitor:
-    """Hears of every epoch; this one keeps silent. May ask the loop to stop."""
+    """Hears of every update and every epoch; this one keeps silent."""
 
     def begin(self) -> None:
         """Called before an epoch."""
 
-    def end(self, theta: Array, record: dict[str, float]) -> bool:
+    def inferred(self, point: Any, inferred: Inferred) -> None:
+        """Called before every step with what it is made on."""
+
+    def end(self, point: Any, record: dict[str, float]) -> bool:
         """Called after an epoch with its last record; True stops the run."""
         return False

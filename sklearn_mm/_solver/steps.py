@@ -3,25 +3,44 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
-from sklearn_mm._solver.roles import Array, Inferred, Moved, SurrogateProblem, Trial
+from sklearn_mm._solver.roles import (
+    Array,
+    Inferred,
+    Moved,
+    Proposal,
+    SurrogateProblem,
+    Trial,
+)
+
+
+@dataclass
+class Minimizer(Proposal):
+    """The minimiser of an upper bound."""
+
+    theta: Array
+    change: float
 
 
 @dataclass(frozen=True)
 class SurrogateMinimizer:
-    """Go to the minimiser of the upper bound (line 3 of Algorithm 1).
+    """Go to the minimiser of the upper bound (line 3 of Algorithm 1)."""
 
-    The problem keeps the solution with the latent, so a criterion that asked for the
-    decrease has not made the step dearer.
-    """
+    def propose(
+        self,
+        problem: SurrogateProblem,
+        point: Any,
+        trial: Trial,
+        rejected: Proposal | None = None,
+    ) -> Minimizer:
+        """The minimiser, and what the upper bound loses on the way to it."""
+        theta, decrease, change = problem.minimize_upper(point, trial.latent)
+        return Minimizer(decrease, theta, change)
 
-    def decrease(self, problem: SurrogateProblem, theta: Array, trial: Trial) -> float:
-        """Upper bound here minus upper bound at its minimiser."""
-        return problem.minimize_upper(theta, trial.latent)[1]
-
-    def __call__(
-        self, problem: SurrogateProblem, theta: Array, inferred: Inferred
-    ) -> Moved:
-        trial = inferred.trial
-        new, decrease, change = problem.minimize_upper(theta, trial.latent)
-        return Moved(new, change, info={"decrease": decrease})
+    def take(self, problem: SurrogateProblem, point: Any, inferred: Inferred) -> Moved:
+        """Go there."""
+        proposal = inferred.trial.proposal
+        assert isinstance(proposal, Minimizer)
+        info = {"decrease": proposal.decrease}
+        return Moved(problem.at(proposal.theta), proposal.change, info=info)

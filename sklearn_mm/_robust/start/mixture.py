@@ -2,34 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 from scipy.special import expit
 
-from sklearn_mm._rows.workers import map_chunks
-from sklearn_mm._solver.roles import ALL_ROWS, Array
+from sklearn_mm._robust.problem import squared_norms
+from sklearn_mm._rows.table import Column, Rows
+from sklearn_mm._solver.roles import Array
 
 
 @dataclass(frozen=True)
 class SquaredResiduals:
-    """Squared residual norms of several candidates, summed chunk by chunk."""
+    """Squared residual norms of several candidates on few rows."""
 
-    read: Callable[[slice], Array]  # (n_candidates, n_rows)
+    squares: Array  # (n_candidates, n_rows)
     weight: Array
     residual_dim: int
-    chunks: Sequence[slice] = (ALL_ROWS,)
-    n_jobs: int | None = None
 
     def sum(self, function: Callable[[Array, Array], Array]) -> Array:
-        """Sum over chunks of a function of squares and weights."""
+        """Sum over rows of a function of squares and weights."""
+        return function(self.squares, self.weight)
 
-        def value(rows: slice) -> Array:
-            return function(self.read(rows), self.weight[rows])
 
-        return sum(map_chunks(value, self.chunks, self.n_jobs))
+@dataclass(frozen=True)
+class ColumnOfResiduals:
+    """Residuals of one candidate on any number of rows, summed chunk by chunk."""
+
+    rows: Rows
+    residual: Column
+    weight: Array
+
+    @property
+    def residual_dim(self) -> int:
+        """Number of outputs."""
+        return int(self.residual.shape[1])
+
+    def sum(self, function: Callable[[Array, Array], Array]) -> Array:
+        """Sum over rows of a function of squares and weights."""
+        total: Array = self.rows.sum(
+            _on_squares, self.residual, self.weight, args=(function,)
+        )
+        return total
+
+
+def _on_squares(
+    residual: Array, weight: Array, function: Callable[[Array, Array], Array]
+) -> Array:
+    return function(squared_norms(residual)[None, :], weight)
+
+
+Residuals = SquaredResiduals | ColumnOfResiduals
 
 
 @dataclass(frozen=True)
@@ -42,7 +67,10 @@ class ScaleMixture:
 
     @classmethod
     def around(
-        cls, residuals: SquaredResiduals, scale: Array, share: Array | None
+        cls,
+        residuals: Residuals,
+        scale: Array,
+        share: Array | None,
     ) -> ScaleMixture:
         total = residuals.weight.sum()
         if share is None:
@@ -54,7 +82,7 @@ class ScaleMixture:
 
     def em(
         self,
-        residuals: SquaredResiduals,
+        residuals: Residuals,
         n_parameters: float,
         n_iter: int,
         floor: float = 0.0,

@@ -11,6 +11,7 @@ import scipy.sparse
 from scipy.stats import chi
 
 from sklearn_mm._robust.linear import LinearResidual
+from sklearn_mm._robust.problem import squared_norms
 from sklearn_mm._robust.start.mixture import ScaleMixture, SquaredResiduals
 from sklearn_mm._robust.start.sample import ROWS_PER_PARAMETER, DecidingRows
 from sklearn_mm._solver.roles import Array
@@ -73,9 +74,10 @@ class CandidatePool:
     ) -> CandidatePool:
         model, weight = rows.model, rows.weight
         n = len(weight)
-        X = model.X.toarray() if scipy.sparse.issparse(model.X) else model.X
-        design = (X - model.mean) / model.scale
-        if model.fit_intercept:
+        X, frame = model.rows.X, model.frame
+        X = X.toarray() if scipy.sparse.issparse(X) else X
+        design = (X - frame.mean) / frame.scale
+        if frame.fit_intercept:
             design = np.hstack([design, np.ones((n, 1))])
         # Rows far out in X must not make all others look like rounding.
         size = np.sqrt(np.mean(np.square(design), axis=1))
@@ -84,15 +86,13 @@ class CandidatePool:
         keep = values > 1e-10 * values[-1]
         root = np.sqrt(values[keep])
         back = vectors[:, keep] / root
-        penalty = np.zeros(design.shape[1])
-        penalty[: len(model.mean)] = model.alpha / np.square(model.scale)
         return cls(
             design @ back,
             model.Y,
             weight,
             back,
             (vectors[:, keep] * root).T,
-            back.T @ (penalty[:, None] * back),
+            back.T @ (model.ridge[:, None] * back),
             kernel,
             tuning,
             scale,
@@ -263,9 +263,7 @@ class CandidatePool:
         return thetas, mixture
 
     def _summable(self, squares: Array) -> SquaredResiduals:
-        return SquaredResiduals(
-            lambda rows: squares[:, rows], self.weight, self.n_outputs
-        )
+        return SquaredResiduals(squares, self.weight, self.n_outputs)
 
     def _final_score(self, mixture: ScaleMixture) -> Array:
         _, exponent = _window(self.n_outputs)
@@ -312,7 +310,8 @@ class WideCandidatePool(CandidatePool):
 
     def norms(self, thetas: Array, rows: slice = slice(None)) -> Array:
         assert self.model is not None
-        squares = [self.model.squared_norms(theta.ravel()) for theta in thetas]
+        points = [self.model.at(theta.ravel()) for theta in thetas]
+        squares = [squared_norms(point.residual) for point in points]
         return np.sqrt(squares)[:, rows]
 
 

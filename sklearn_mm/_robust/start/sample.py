@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import scipy.sparse
 
-from sklearn_mm._robust.linear import STATE_ROWS, LinearResidual
-from sklearn_mm._rows.workers import map_chunks, row_chunks
-from sklearn_mm._solver.roles import ALL_ROWS, Array
+from sklearn_mm._robust.linear import LinearPoint, LinearResidual
+from sklearn_mm._robust.problem import squared_norms
+from sklearn_mm._rows.table import Column, Rows
+from sklearn_mm._solver.roles import Array
 
 # Rows that the decision looks at; its cost does not grow with the data beyond. Fifty
 # for each parameter, within limits.
@@ -22,54 +23,39 @@ ROWS_PER_PARAMETER = 5.0
 _N_BINS = 64 << 12
 
 
-def least_squares(model: LinearResidual, sample_weight: Array) -> Array:
-    """Theta of (ridge) least squares."""
-    theta = model.minimize(np.zeros(model.shape).ravel(), sample_weight)[0]
-    model.forget()
-    return theta
-
-
 @dataclass(frozen=True)
 class DecidingRows:
     """The distinct rows that decide, with their weights."""
 
     model: LinearResidual
     weight: Array
-    theta: Array  # least squares on all rows
     sampled: bool
 
     @classmethod
     def draw(
-        cls, model: LinearResidual, sample_weight: Array, theta: Array | None
+        cls, model: LinearResidual, sample_weight: Array, point: LinearPoint
     ) -> DecidingRows:
-        ols = least_squares(model, sample_weight)
-        # Least-squares residuals give an order that moves with the rows and stays the
-        # same under affine changes of X and y.
-        measure = ols if theta is None else theta
-        model.residual(measure)  # before threads ask for it
-        norms = RowNorms(
-            lambda rows: model.squared_norms(measure, rows),
-            sample_weight,
-            row_chunks(len(sample_weight), STATE_ROWS),
-            model.n_jobs,
-        )
+        """A sample of all sizes of residuals at a point.
+
+        Least-squares residuals give an order that moves with the rows and stays the
+        same under affine changes of X and y.
+        """
+        norms = RowNorms(model.rows.beside, point.residual, sample_weight)
         q = model.shape[0]
         n_rows = int(np.clip(_DECIDING_ROWS * q, _MIN_DECIDING, _MAX_DECIDING))
         n_rows = max(n_rows, int(ROWS_PER_PARAMETER * q))
         order, sampled = norms.sample(n_rows)
         weight = np.ones(len(order)) if sampled else sample_weight[order]
-        X, Y = model.X[order].astype(np.float64), model.Y[order]
+        X, Y = model.rows.X[order].astype(np.float64), model.Y[order]
         first, total = _merge_copies(np.hstack([_fingerprint(X), Y]), weight)
         weight = total * (len(first) / total.sum())
         small = LinearResidual(
-            X[first],
+            Rows.of(X[first]),
             Y[first],
-            model.mean,
-            model.scale,
-            model.fit_intercept,
+            model.frame,
             model.alpha * len(first) / sample_weight.sum(),
         )
-        return cls(small, weight, ols, sampled)
+        return cls(small, weight, sampled)
 
 
 @dataclass(frozen=True)
@@ -79,10 +65,9 @@ class RowNorms:
     Rows are counted in bins of equal leading digits, chunk by chunk.
     """
 
-    read: Callable[[slice], Array]
+    rows: Rows
+    residual: Column
     weight: Array
-    chunks: Sequence[slice] = (ALL_ROWS,)
-    n_jobs: int | None = None
 
     def sample(self, n_rows: int) -> tuple[Array, bool]:
         """Rows in order: a systematic sample, and True, or all that have a weight.
@@ -108,7 +93,7 @@ class RowNorms:
             return rows, norms[rows]
 
         found = list(self._map(rows_of))
-        starts = [chunk.start or 0 for chunk in self.chunks]
+        starts = [chunk.start for chunk in self.rows.chunks]
         rows = np.concatenate([f[0] + i for f, i in zip(found, starts, strict=True)])
         norms = np.concatenate([f[1] for f in found])
         order = np.argsort(norms)
@@ -124,10 +109,13 @@ class RowNorms:
         return rows[np.minimum(np.searchsorted(upto, grid), len(rows) - 1)], True
 
     def _map(self, function: Callable[[Array, Array], Any]) -> Iterator[Any]:
-        def value(rows: slice) -> Any:
-            return function(self.read(rows), self.weight[rows])
+        return self.rows.map(_on_norms, self.residual, self.weight, args=(function,))
 
-        return map_chunks(value, self.chunks, self.n_jobs)
+
+def _on_norms(
+    residual: Array, weight: Array, function: Callable[[Array, Array], Any]
+) -> Any:
+    return function(squared_norms(residual), weight)
 
 
 def _ends(norms: Array, weight: Array) -> tuple[int, int]:

@@ -34,26 +34,30 @@ units of X and y.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from scipy.stats import chi
 
-from sklearn_mm._robust.linear import LinearResidual
+from sklearn_mm._robust.linear import LinearPoint, LinearResidual
 from sklearn_mm._robust.problem import HalfQuadraticProblem
+from sklearn_mm._robust.reweighting import ReweightedLeastSquares, least_squares
 from sklearn_mm._robust.start.candidates import (
     sensitivity_candidates,
     subset_candidates,
 )
-from sklearn_mm._robust.start.mixture import ScaleMixture, SquaredResiduals
-from sklearn_mm._robust.start.pool import CandidatePool, WideCandidatePool
+from sklearn_mm._robust.start.mixture import ColumnOfResiduals, ScaleMixture
+from sklearn_mm._robust.start.pool import CandidatePool, Chosen, WideCandidatePool
 from sklearn_mm._robust.start.sample import DecidingRows
-from sklearn_mm._solver.roles import Array
+from sklearn_mm._solver.history import History
+from sklearn_mm._solver.roles import Array, Criterion
+from sklearn_mm._solver.stages import Stage
 from sklearn_mm.kernels import Kernel
 
 # More parameters than this are not whitened; the ladder alone gives candidates then.
 _MAX_WHITENED_PARAMETERS = 1_000
+# The criterion's runs end at this relative certificate: the best are improved anyway.
+_CLIMBED, _CLIMB_ITER = 1e-1, 50
 # Widths of the kernel in the criterion's runs, relative to the median residual's.
 _LADDER = (1.0, 0.35, 0.125)
 
@@ -62,14 +66,10 @@ _LADDER = (1.0, 0.35, 0.125)
 class Start:
     """A plane, the noise scale around it, and the share of rows that follow it."""
 
-    theta: Array
+    point: LinearPoint
     scale: float
     share: float
     determined: bool = True  # more rows than parameters: outliers can show
-    sampled: bool = False  # decided on a part of the rows
-
-
-Climb = Callable[[HalfQuadraticProblem, Array], Array]
 
 
 def robust_start(
@@ -79,8 +79,8 @@ def robust_start(
     kernel: Kernel,
     tuning: float,
     scale: float | None,
-    climb: Climb,
-    theta: Array | None,
+    criterion: Criterion,
+    point: LinearPoint | None,
     random_state: np.random.RandomState,
 ) -> Start:
     """Choose a start, and the scale unless it is given.
@@ -95,42 +95,52 @@ def robust_start(
         The kernel, and its width in noise scales.
     scale : float or None
         The noise scale if it is known; then the robust objective itself is the score.
-    climb : callable
-        Runs the user's criterion on a problem from a theta and returns where it ended.
-    theta : ndarray or None
+    criterion : Criterion
+        The user's, which is run from least squares.
+    point : LinearPoint or None
         A start of the user's; only the scale is then chosen.
     random_state : RandomState
         Source of the random subsets.
     """
-    rows = DecidingRows.draw(model, sample_weight, theta)
+    given = point is not None
+    if point is None:
+        point = least_squares(model, sample_weight)
+    rows = DecidingRows.draw(model, sample_weight, point)
     wide = model.shape[0] > _MAX_WHITENED_PARAMETERS
     pool = (WideCandidatePool if wide else CandidatePool).of(
         rows, kernel, tuning, scale
     )
-    own = rows.theta if theta is None else theta
-    candidates = [pool.whiten(own)]
+    candidates = [pool.whiten(point.theta)]
     for width in _ladder(pool, candidates[0], scale):
-        problem = HalfQuadraticProblem(rows.model, kernel, width, rows.weight)
-        candidates.append(pool.whiten(climb(problem, own)))
-    if theta is None and pool.is_batched:
+        problem = HalfQuadraticProblem(
+            rows.model, rows.model.rows.beside, kernel, width, rows.weight
+        )
+        candidates.append(pool.whiten(_climb(problem, point.theta, criterion)))
+    if not given and pool.is_batched:
         candidates.append(sensitivity_candidates(pool))
         candidates.append(subset_candidates(pool, random_state))
     best = pool.choose(np.concatenate(candidates))
-    chosen = pool.unwhiten(best.theta) if theta is None else theta
+    if not given:
+        point = model.at(pool.unwhiten(best.theta), point.residual)
+    best_scale = best.scale
+    if scale is None and rows.sampled:
+        best_scale = _refined_scale(model, sample_weight, best, point)
     determined = pool.n_rows > pool.n_parameters
-    return Start(chosen, best.scale, best.share, determined, rows.sampled)
+    return Start(point, best_scale, best.share, determined)
 
 
-def refined_scale(model: LinearResidual, weight: Array, start: Start) -> float:
+def _climb(problem: HalfQuadraticProblem, theta: Array, criterion: Criterion) -> Array:
+    """Where the user's criterion leads from a theta and weights of one."""
+    stage = Stage(problem, criterion, ReweightedLeastSquares(), _CLIMBED, effort=0.0)
+    end: Array = stage.run(problem.at(theta), History(), _CLIMB_ITER).point.theta
+    return end
+
+
+def _refined_scale(
+    model: LinearResidual, weight: Array, start: Chosen, point: LinearPoint
+) -> float:
     """Scale of the mixture around a fitted plane, from all rows."""
-    model.residual(start.theta)  # before threads ask for it
-    residuals = SquaredResiduals(
-        lambda rows: model.squared_norms(start.theta, rows)[None, :],
-        weight,
-        model.Y.shape[1],
-        model.state_chunks,
-        model.n_jobs,
-    )
+    residuals = ColumnOfResiduals(model.rows.beside, point.residual, weight)
     mixture = ScaleMixture.around(
         residuals, np.array([start.scale]), np.array([start.share])
     )

@@ -1,0 +1,105 @@
+"""Runs of the loop on effort in [0, 1], and the handover from one to the next.
+
+A criterion decides how accurate latents are while theta is on its way. Once its
+certificate is tight, exact latents (effort 1) converge at their own, faster rate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from sklearn_mm._solver.history import History
+from sklearn_mm._solver.inference import EffortBisection
+from sklearn_mm._solver.loop import Result, Status, minimize
+from sklearn_mm._solver.roles import (
+    Criterion,
+    LatentProblem,
+    Memory,
+    Monitor,
+    Step,
+)
+
+
+class EffortProblem(LatentProblem, Protocol):
+    """A problem whose latents are a function of theta and an effort in [0, 1]."""
+
+    def upper_at(self, point: Any, effort: float) -> float:
+        """Upper bound at the latents of an effort."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A run of the loop: what it minimises, how, and how far."""
+
+    problem: EffortProblem
+    criterion: Criterion
+    step: Step
+    tol: float
+    effort: float  # of the latents that give the first previous bound
+    monitor: Monitor | None = None
+
+    def run(
+        self,
+        point: Any,
+        history: History,
+        max_iter: int,
+        *,
+        max_rejected: int = 10,
+        interruptible: bool = False,
+    ) -> Result:
+        """Run from a point."""
+        return minimize(
+            self.problem,
+            point,
+            inference=EffortBisection(self.criterion, effort=self.effort),
+            step=self.step,
+            memory=Memory.start(self.problem.upper_at(point, self.effort)),
+            history=history,
+            max_iter=max_iter,
+            tol=self.tol,
+            monitor=self.monitor,
+            max_rejected=max_rejected,
+            interruptible=interruptible,
+        )
+
+
+def run_stages(
+    first: Stage | None,
+    last: Stage,
+    point: Any,
+    history: History,
+    left: Callable[[], int],
+    *,
+    between: Callable[[Any], Any] = lambda point: point,
+    max_rejected: int = 10,
+    interruptible: bool = False,
+) -> Result:
+    """The criterion's own stage, if there is one, then the exact one.
+
+    Parameters
+    ----------
+    first, last : Stage
+        The stages.
+    point : Point
+        Where the first one starts.
+    history : History
+        Gets the updates of both.
+    left : callable
+        Number of iterations that may still be made.
+    between : callable
+        Maps the last point of the first stage to the first of the last.
+    max_rejected, interruptible : int, bool
+        Passed on to the loop.
+    """
+    options = {"max_rejected": max_rejected, "interruptible": interruptible}
+    if first is not None:
+        result = first.run(point, history, left(), **options)
+        result = replace(result, point=between(result.point))
+        if result.status not in (Status.CONVERGED, Status.STALLED):
+            return result
+        if left() <= 0:
+            return replace(result, status=Status.MAX_ITER)
+        point = result.point
+    return last.run(point, history, left(), **options)
