@@ -154,8 +154,6 @@ def dense_sums(
     (n, p), d = X.shape, residual.shape[1]
     shift = frame.shift
     root = np.sqrt(weights)[:, None]
-    right = np.hstack([residual, np.ones((n, 1))])
-    right *= root
     # One matrix with all columns side by side, and few calls a block: threads wait for
     # the interpreter's lock at every one.
     height = min(_block_rows(p), n)
@@ -169,7 +167,8 @@ def dense_sums(
         else:
             np.subtract(X[block], shift, out=x)
             x *= root[block]
-        rows[:, p:] = right[block]
+        np.multiply(residual[block], root[block], out=rows[:, p:-1])
+        rows[:, -1:] = root[block]
         # NumPy sees the same matrix twice and computes half of the products; unlike
         # SciPy's wrapper of that routine, it lets other threads run meanwhile.
         moments += rows.T @ rows
@@ -181,8 +180,11 @@ def dense_sums(
     centred = (sums - offset @ ones[d:]) / frame.scale[:, None]
     if not frame.fit_intercept:
         return gram, centred[:, :d]
-    H = np.block([[gram, centred[:, d:]], [centred[:, d:].T, ones[d:, d:]]])
-    return H, np.vstack([centred[:, :d], ones[d:, :d]])
+    H, G = np.empty((p + 1, p + 1)), np.empty((p + 1, d))
+    H[:p, :p], H[:p, p], H[p, :p] = gram, centred[:, d], centred[:, d]
+    H[p, p] = ones[d, d]
+    G[:p], G[p] = centred[:, :d], ones[d, :d]
+    return H, G
 
 
 def sparse_sums(

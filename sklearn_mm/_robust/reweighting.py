@@ -198,7 +198,7 @@ def solve(
     if model.is_sparse and model.shape[0] > _MAX_GRAM:
         return *_conjugate_gradients(model, point, weights), None
     H, G = model.normal_equations(point.residual, weights)
-    H[np.diag_indices_from(H)] += model.ridge
+    H.flat[:: len(H) + 1] += model.ridge  # the diagonal
     G = model.right_side(point.theta, G)
     factor = SymmetricFactor(H)
     return factor.solve(G), G, factor

@@ -152,9 +152,11 @@ class Rows:
         Workers of this process hand the function its part of `out` as a keyword, for it
         to fill. Workers elsewhere call it without, and what it returns is put there.
         """
-        if not hasattr(self.X, "map_blocks") and (
-            self.X is None or len(self.chunks) == 1 or is_local(self.n_jobs)
-        ):
+        engine = hasattr(self.X, "map_blocks")
+        if len(self.chunks) == 1 and not engine:
+            self._task(function, columns, args, self.chunks[0], out=out)
+            return out
+        if self.X is None or (not engine and is_local(self.n_jobs)):
 
             def task(chunk: slice) -> None:
                 self._task(function, columns, args, chunk, out=out[chunk])
@@ -183,9 +185,6 @@ class Rows:
 
     def _by_threads(self, task: Callable[[slice], Any]) -> Iterator[Any]:
         """Values of a function of chunks, by threads of this process."""
-        if len(self.chunks) == 1:
-            yield task(self.chunks[0])
-            return
         with one_blas_thread():
             if effective_n_jobs(self.n_jobs) == 1:
                 yield from map(task, self.chunks)

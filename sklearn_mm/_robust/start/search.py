@@ -105,6 +105,8 @@ def robust_start(
     given = point is not None
     if point is None:
         point = least_squares(model, sample_weight)
+    elif scale is not None:  # there is nothing to choose
+        return Start(point, scale, np.nan, model.rows.n_rows > model.shape[0])
     rows = DecidingRows.draw(model, sample_weight, point)
     wide = model.shape[0] > _MAX_WHITENED_PARAMETERS
     pool = (WideCandidatePool if wide else CandidatePool).of(
