@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from sklearn.pipeline import Pipeline
@@ -290,9 +291,10 @@ class ConvergenceDisplay:
                 axes.set(ylabel="effort 1/σ", ylim=(-0.05, 1.05))
         handles = [line for line in self.lines_[::2] if self.names is not None]
         color = "0.4" if handles else self.lines_[0].get_color()
+        styles: Any = (("-", "upper"), ("--", "lower"))
         handles += [
             Line2D([], [], color=color, linestyle=style, label=f"{which} bound")
-            for style, which in (("-", "upper"), ("--", "lower"))
+            for style, which in styles
         ]
         self.ax_.legend(handles=handles)
 

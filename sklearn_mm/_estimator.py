@@ -6,6 +6,7 @@ import functools
 import inspect
 import time
 import warnings
+from typing import Any
 
 from sklearn.exceptions import ConvergenceWarning, InconsistentVersionWarning
 from sklearn.utils import Bunch
@@ -17,7 +18,7 @@ from sklearn_mm._solver.loop import Status
 from sklearn_mm._solver.roles import Monitor
 
 try:  # scikit-learn >= 1.9; the only place in the package that knows
-    from sklearn.callback import CallbackSupportMixin
+    from sklearn.callback import CallbackSupportMixin as CallbackSupportMixin
 except ImportError:
 
     class CallbackSupportMixin:  # type: ignore[no-redef]
@@ -43,7 +44,8 @@ class PersistentMixin:
     """
 
     def __getstate__(self):
-        state = {**super().__getstate__(), _VERSION_KEY: sklearn_mm.__version__}
+        state: dict[str, Any] = dict(super().__getstate__())  # type: ignore[call-overload]
+        state[_VERSION_KEY] = sklearn_mm.__version__
         if isinstance(state.get("history_"), Bunch):
             state["history_"] = dict(state["history_"])
         return state
@@ -62,7 +64,7 @@ class PersistentMixin:
             )
         if isinstance(state.get("history_"), dict):
             state["history_"] = Bunch(**state["history_"])
-        super().__setstate__(state)
+        super().__setstate__(state)  # type: ignore[misc]
 
 
 _VERSION_KEY = "_sklearn_mm_version"
@@ -100,7 +102,7 @@ def keep_state_on_error(fit):
 def warn_user(message):
     """Warn at the line of the user's that called into the package."""
     frame, level = inspect.currentframe(), 1
-    while frame.f_back is not None and _is_internal(frame):
+    while frame is not None and _is_internal(frame):
         frame, level = frame.f_back, level + 1
     warnings.warn(message, ConvergenceWarning, stacklevel=level)
 

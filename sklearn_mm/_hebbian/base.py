@@ -310,9 +310,9 @@ class BaseContrastiveHebbian(
     def _record(self, theta, sizes, dtype, monitor, result, fresh, incremental):
         """Fitted attributes of a run."""
         self.__dict__.update(self._fitted(theta, sizes, dtype))
-        past = incremental and not fresh
-        self.n_iter_ = result.n_iter + (self.n_iter_ if past else 0)
-        self.loss_curve_ = (self.loss_curve_ if past else []) + monitor.losses
+        past = vars(self) if incremental and not fresh else {}
+        self.n_iter_ = result.n_iter + past.get("n_iter_", 0)
+        self.loss_curve_ = past.get("loss_curve_", []) + monitor.losses
         self.validation_scores_ = monitor.scores if self.early_stopping else None
         losses = [loss for loss in self.loss_curve_ if np.isfinite(loss)]
         self.best_loss_ = min(losses, default=None)

@@ -167,7 +167,9 @@ class Phase:
     @classmethod
     def feed_forward(cls, network, drive):
         """The free phase at the activations of the ReLU network."""
-        z, r, preactivation = [], [], drive
+        z: list = []
+        r: list = []
+        preactivation = drive
         for k in range(network.n_hidden):
             if k:
                 preactivation = _affine(network, z[-1], k)

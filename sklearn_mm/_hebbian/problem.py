@@ -158,8 +158,13 @@ class ContrastiveProblem:
 
         A part is a problem of its own that counts as a part of the whole.
         """
+        nothing: Any = None
         bare = replace(
-            self, X=None, Y=None, sample_weight=None, total=self.total_weight
+            self,
+            X=nothing,
+            Y=nothing,
+            sample_weight=nothing,
+            total=self.total_weight,
         )
         args = (function, bare, point, arguments)
         return self.rows.map(_call_with_part, self.Y, self.sample_weight, args=args)
@@ -356,7 +361,7 @@ def infer_free(network: Network, drive: Array, tol: float, max_passes: int):
             passes += 1
         open_rows = _unfinished(network, phase, tol)
         last = passes >= max_passes
-        done = np.ones_like(open_rows) if last else ~open_rows
+        done = np.ones_like(open_rows) if last else np.logical_not(open_rows)
         for out, layer in zip(result, phase.z, strict=True):
             out[rows[done]] = layer[done]
         if last:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -79,6 +80,8 @@ class Trainer:
         self.estimator = estimator
         self.criterion = criterion
         self.batch_size = batch_size
+        self.step: Any
+        self.inference: Any
         self.step, self.inference = copy.deepcopy(memory) or (None, None)
 
     def memory(self):
@@ -101,7 +104,8 @@ class Trainer:
             alternating = isinstance(self.criterion, Alternating)
             told = self.step.guaranteed or (compares and not alternating)
             tol = est.tol if told else None
-            batches, start = whole_batch, ALL_ROWS
+            start: Any = ALL_ROWS
+            batches = whole_batch
         else:
             if self.inference is None:
                 self.inference = Continuation(self.criterion, effort=_FIRST_PASSES)
@@ -164,7 +168,8 @@ class Trainer:
             return self._sum_upper(problem, point, trial.effort, candidate)
 
         if isinstance(self.criterion, Alternating):
-            self.inference = Persistent(self.criterion, effort=self.criterion.effort)
+            passes = float(self.criterion.effort or 1.0)
+            self.inference = Persistent(self.criterion, effort=passes)
         else:
             self.inference = DoublingRestart(
                 self.criterion,

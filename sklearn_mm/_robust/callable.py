@@ -118,7 +118,8 @@ class CallableResidual:
             J = self._bent(J, r, (1.0 - left) / np.maximum(z, _TINY))
             right = (slope / np.maximum(root * left, _TINY))[:, None] * r
         if self._plan is not None:
-            return SchurSystem(self._plan, *J, right, root)
+            first, second = J
+            return SchurSystem(self._plan, first, second, right, root)
         root = np.repeat(root, self.residual_dim)
         if scipy.sparse.issparse(J):
             return SparseSystem(scipy.sparse.diags_array(root) @ J, right.ravel())

@@ -16,7 +16,7 @@ import scipy.sparse
 from sklearn_mm._robust.normal_equations import Frame, cache_blocks, columns_times
 from sklearn_mm._rows.table import Rows
 from sklearn_mm._rows.validation import check_size
-from sklearn_mm._solver.roles import Array
+from sklearn_mm._solver.roles import Array, Indices
 
 # Standard deviations beyond so many median absolute deviations, on so many rows,
 # are those of outliers in X.
@@ -93,7 +93,7 @@ class ColumnMoments:
         return Frame(mean, scale, self.fit_intercept)
 
 
-def _some_rows(sample_weight: Array) -> Array:
+def _some_rows(sample_weight: Array) -> Indices:
     """Up to `_ROBUST_ROWS` rows, none of them without weight.
 
     Their places follow no period, lest something that comes back every so many rows be

@@ -93,7 +93,8 @@ class LazyRows:
     def _gather(self, rows: Array) -> Array:
         """Any rows in any order; a block that holds some is read once."""
         if rows.dtype == bool:
-            rows = np.flatnonzero(rows)
+            places_of = np.flatnonzero(rows)
+            return self._gather(places_of)
         out = np.empty((len(rows), self.shape[1]), dtype=self.dtype)
         blocks = self.batch_blocks
         of_row = np.searchsorted([b.start for b in blocks], rows, side="right") - 1

@@ -18,7 +18,7 @@ from sklearn_mm._rows.sources import is_lazy, lazy_rows
 _LARGEST = 1e70
 
 
-def check_size(name, value, smallest=1.0 / _LARGEST):
+def check_size(name: str, value: float, smallest: float = 1.0 / _LARGEST) -> None:
     """Raise a ValueError unless a number can be computed with.
 
     Zero passes where `smallest` is zero.

@@ -24,7 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
-Batch = slice | NDArray[np.intp]  # a slice is a part of the whole sum
+Indices = NDArray[np.intp]
+Batch = slice | Indices  # a slice is a part of the whole sum
 ALL_ROWS = slice(None)
 
 

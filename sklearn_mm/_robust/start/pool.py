@@ -14,7 +14,7 @@ from sklearn_mm._robust.linear import LinearResidual
 from sklearn_mm._robust.problem import squared_norms
 from sklearn_mm._robust.start.mixture import ScaleMixture, SquaredResiduals
 from sklearn_mm._robust.start.sample import ROWS_PER_PARAMETER, DecidingRows
-from sklearn_mm._solver.roles import Array
+from sklearn_mm._solver.roles import Array, Indices
 from sklearn_mm.kernels import Kernel
 
 # Share of the inliers in the window that scores a candidate, and rows it costs per
@@ -320,7 +320,7 @@ def _floor(Y: Array) -> float:
     return _EXACT * max(float(np.median(np.abs(Y))), 1.0)
 
 
-def distinct(thetas: Array, score: Array, scale: Array, limit: int) -> Array:
+def distinct(thetas: Array, score: Array, scale: Array, limit: int) -> Indices:
     """Indices of the best candidates that are at least a noise scale apart.
 
     Without the distance, variants of one wrong plane would crowd out the right one.
@@ -332,7 +332,7 @@ def distinct(thetas: Array, score: Array, scale: Array, limit: int) -> Array:
             chosen.append(int(i))
         if len(chosen) == limit:
             break
-    return np.asarray(chosen)
+    return np.asarray(chosen, dtype=np.intp)
 
 
 def solve_regularized(gram: Array, right: Array) -> Array:
@@ -345,4 +345,5 @@ def solve_regularized(gram: Array, right: Array) -> Array:
     trace = np.trace(gram, axis1=1, axis2=2)
     diagonal = np.arange(r)
     gram[:, diagonal, diagonal] += (1e-9 / r * trace + 1e-200)[:, None]
-    return np.linalg.solve(gram, right)
+    solution: Array = np.linalg.solve(gram, right)
+    return solution

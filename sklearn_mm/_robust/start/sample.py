@@ -12,7 +12,7 @@ import scipy.sparse
 from sklearn_mm._robust.linear import LinearPoint, LinearResidual
 from sklearn_mm._robust.problem import squared_norms
 from sklearn_mm._rows.table import Column, Rows
-from sklearn_mm._solver.roles import Array
+from sklearn_mm._solver.roles import Array, Indices
 
 # Rows that the decision looks at; its cost does not grow with the data beyond. Fifty
 # for each parameter, within limits.
@@ -69,7 +69,7 @@ class RowNorms:
     residual: Column
     weight: Array
 
-    def sample(self, n_rows: int) -> tuple[Array, bool]:
+    def sample(self, n_rows: int) -> tuple[Indices, bool]:
         """Rows in order: a systematic sample, and True, or all that have a weight.
 
         A sample is taken if there are more distinct rows than `n_rows`. Every stratum
@@ -88,7 +88,7 @@ class RowNorms:
         wanted = np.full(len(mass), not many)
         wanted[np.searchsorted(reached, grid)] = True
 
-        def rows_of(norms: Array, weight: Array) -> tuple[Array, Array]:
+        def rows_of(norms: Array, weight: Array) -> tuple[Indices, Array]:
             rows = np.flatnonzero(wanted[_bins(norms, low)] & (weight > 0))
             return rows, norms[rows]
 
@@ -152,7 +152,7 @@ def _fingerprint(X: Any) -> Array:
     return X @ directions
 
 
-def _merge_copies(table: Array, weight: Array) -> tuple[Array, Array]:
+def _merge_copies(table: Array, weight: Array) -> tuple[Indices, Array]:
     """Index of the first copy of each distinct row, in order, and the summed weights.
 
     Copies have the same least-squares residual, so they are neighbours but for
