@@ -13,7 +13,7 @@ of your own kernels and criteria::
     model = skops.io.load("model.skops", trusted=types)
 """
 
-from sklearn_mm import criteria, kernels
+from sklearn_mm import baselines, criteria, kernels, solver
 from sklearn_mm._convergence_display import ConvergenceDisplay
 from sklearn_mm._hebbian.estimators import (
     ContrastiveHebbianClassifier,
@@ -33,7 +33,9 @@ __all__ = [
     "ConvergenceDisplay",
     "HalfQuadraticRobustRegressor",
     "RobustFitDisplay",
+    "baselines",
     "criteria",
     "kernels",
     "robust_least_squares",
+    "solver",
 ]

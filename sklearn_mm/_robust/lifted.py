@@ -71,10 +71,6 @@ class LiftedProblem:
         """The lifted objective."""
         return float(np.sum(self._terms(point)))
 
-    def upper_at(self, point: LiftedPoint, effort: float) -> float:
-        """The lifted objective, whatever the effort."""
-        return self.upper(point)
-
     def decrease(self, point: LiftedPoint, latent: Any, new: LiftedPoint) -> float:
         """Decrease of the lifted objective; nan where residuals are not finite."""
         with np.errstate(over="ignore", invalid="ignore"):

@@ -118,13 +118,9 @@ class HalfQuadraticProblem:
         """The half-quadratic bound above J, and J itself."""
         return Bounds(latent.upper, latent.objective)
 
-    def upper_at(self, point: ResidualPoint, effort: float) -> float:
-        """Upper bound at the weights of an effort."""
-        return self.infer(point, Confidence(), effort).upper
-
     def objective(self, point: ResidualPoint) -> float:
         """The robust objective J itself."""
-        return self.upper_at(point, 1.0)
+        return self.infer(point, Confidence(), 1.0).objective
 
     def confidence(
         self, point: ResidualPoint, effort: float = 1.0, out: Column | None = None

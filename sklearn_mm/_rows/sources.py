@@ -90,11 +90,10 @@ class LazyRows:
         """What a worker needs to read a chunk."""
         return _Part(replace(self, _last={}), chunk)
 
-    def _gather(self, rows: Array) -> Array:
+    def _gather(self, rows: Any) -> Array:
         """Any rows in any order; a block that holds some is read once."""
         if rows.dtype == bool:
-            places_of = np.flatnonzero(rows)
-            return self._gather(places_of)
+            return self._gather(np.flatnonzero(rows))
         out = np.empty((len(rows), self.shape[1]), dtype=self.dtype)
         blocks = self.batch_blocks
         of_row = np.searchsorted([b.start for b in blocks], rows, side="right") - 1

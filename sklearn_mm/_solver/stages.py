@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 from sklearn_mm._solver.history import History
 from sklearn_mm._solver.inference import EffortBisection
 from sklearn_mm._solver.loop import Result, Status, minimize
 from sklearn_mm._solver.roles import (
+    ALL_ROWS,
     Criterion,
     LatentProblem,
     Memory,
@@ -22,18 +23,11 @@ from sklearn_mm._solver.roles import (
 )
 
 
-class EffortProblem(LatentProblem, Protocol):
-    """A problem whose latents are a function of theta and an effort in [0, 1]."""
-
-    def upper_at(self, point: Any, effort: float) -> float:
-        """Upper bound at the latents of an effort."""
-
-
 @dataclass(frozen=True)
 class Stage:
     """A run of the loop: what it minimises, how, and how far."""
 
-    problem: EffortProblem
+    problem: LatentProblem
     criterion: Criterion
     step: Step
     tol: float
@@ -50,12 +44,14 @@ class Stage:
         interruptible: bool = False,
     ) -> Result:
         """Run from a point."""
+        latent = self.problem.infer(point, self.problem.start(ALL_ROWS), self.effort)
+        first = self.problem.evaluate(point, latent).upper
         return minimize(
             self.problem,
             point,
             inference=EffortBisection(self.criterion, effort=self.effort),
             step=self.step,
-            memory=Memory.start(self.problem.upper_at(point, self.effort)),
+            memory=Memory.start(first),
             history=history,
             max_iter=max_iter,
             tol=self.tol,
