@@ -156,6 +156,4 @@ def test_interrupts(interruptible, at):
     result, history = run(*stages, interruptible=True)
     assert result.status is Status.INTERRUPTED
     assert len(history.effort) == (2 if at == "first" else 6)
-    np.testing.assert_allclose(
-        result.point.theta, START * 2.0 ** -len(history.effort)
-    )
+    np.testing.assert_allclose(result.point.theta, START * 2.0 ** -len(history.effort))
