@@ -103,7 +103,7 @@ class TestWorkers:
         model = cls(n_jobs=0)
         y = np.arange(23) % 2
         before = dict(vars(model))
-        with pytest.raises(ValueError, match="'n_jobs' parameter of .* Got 0 instead"):
+        with pytest.raises(ValueError, match=r"'n_jobs' parameter of .* Got 0 instead"):
             model.fit(X, y)
         assert vars(model) == before
 

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
-
 from parabola import START, At, Parabola
 
 from sklearn_mm._solver.gradient_steps import Adam, GradientDescent, MomentumDescent

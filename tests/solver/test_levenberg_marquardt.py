@@ -47,7 +47,7 @@ def test_decrease_is_that_of_the_bound_and_nan_where_it_is_not_defined():
     def bound(theta):
         return u @ np.square(problem.at(theta).residual[:, 0]) / 2
 
-    other = START + [0.1, -0.2, 0.05]
+    other = START + np.array([0.1, -0.2, 0.05])
     found = problem.decrease(point, latent, problem.at(other))
     np.testing.assert_allclose(found, bound(START) - bound(other), rtol=1e-10)
     with np.errstate(over="ignore"):
