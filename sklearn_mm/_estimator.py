@@ -6,11 +6,12 @@ import functools
 import inspect
 import time
 import warnings
+from numbers import Integral
 from typing import Any
 
 from sklearn.exceptions import ConvergenceWarning, InconsistentVersionWarning
 from sklearn.utils import Bunch
-from sklearn.utils._param_validation import HasMethods, StrOptions
+from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
 
 import sklearn_mm  # for the version, which is set after this module is imported
 from sklearn_mm._rows.workers import kept_threads
@@ -71,6 +72,13 @@ _VERSION_KEY = "_sklearn_mm_version"
 
 # What an object must offer to be taken for a criterion.
 _CRITERION_METHODS = ["satisfied", "attainable", "excessive", "prescribe", "converged"]
+
+# Constraints of a parameter `n_jobs`: joblib's numbers of workers, of which 0 is none.
+N_JOBS = [
+    None,
+    Interval(Integral, 1, None, closed="left"),
+    Interval(Integral, None, -1, closed="right"),
+]
 
 
 def criterion_options(*names):

@@ -4,7 +4,10 @@ import numpy as np
 
 from sklearn_mm._robust.callable import CallableResidual
 from sklearn_mm._robust.problem import HalfQuadraticProblem
+from sklearn_mm._rows.table import Rows
 from sklearn_mm.kernels import get_kernel
+
+START = np.array([1.0, 1.0, 0.0])
 
 
 def exponential(seed=0, n=40, outliers=8):
@@ -18,8 +21,6 @@ def exponential(seed=0, n=40, outliers=8):
 def make_problem(kernel="smooth_truncated_quadratic", tau=0.3, fun=None, dim=1):
     fun = exponential() if fun is None else fun
     model = CallableResidual(fun, "3-point", dim)
-    n = len(model.residual(np.array([1.0, 1.0, 0.0])))
-    return HalfQuadraticProblem(model, get_kernel(kernel), tau, np.ones(n))
-
-
-START = np.array([1.0, 1.0, 0.0])
+    n = len(model.at(START).residual)
+    rows = Rows(None, n)
+    return HalfQuadraticProblem(model, rows, get_kernel(kernel), tau, np.ones(n))

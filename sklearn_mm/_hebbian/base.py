@@ -16,6 +16,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
 from sklearn_mm._estimator import (
+    N_JOBS,
     CallbackSupportMixin,
     DocumentedMixin,
     PersistentMixin,
@@ -101,7 +102,7 @@ class BaseContrastiveHebbian(
         "shuffle": ["boolean"],
         "warm_start": ["boolean"],
         "chunk_size": [None, Interval(Integral, 1, None, closed="left")],
-        "n_jobs": [None, Integral],
+        "n_jobs": N_JOBS,
         "random_state": ["random_state"],
         "verbose": ["verbose"],
     }

@@ -19,6 +19,7 @@ from sklearn.utils.extmath import safe_sparse_dot
 from sklearn.utils.validation import check_is_fitted
 
 from sklearn_mm._estimator import (
+    N_JOBS,
     CallbackSupportMixin,
     DocumentedMixin,
     FitMonitor,
@@ -265,7 +266,7 @@ class HalfQuadraticRobustRegressor(
         "tol": [Interval(Real, 0, None, closed="left")],
         "warm_start": ["boolean"],
         "chunk_size": [None, Interval(Integral, 1, None, closed="left")],
-        "n_jobs": [None, Integral],
+        "n_jobs": N_JOBS,
         "random_state": ["random_state"],
         "verbose": ["verbose"],
     }

@@ -23,6 +23,7 @@ def check_size(name: str, value: float, smallest: float = 1.0 / _LARGEST) -> Non
 
     Zero passes where `smallest` is zero.
     """
+    value = float(value)  # the limit is no number of single precision
     if not smallest <= value <= _LARGEST:
         raise ValueError(
             f"{name} is {value:g}. Sizes between {1.0 / _LARGEST:g} and {_LARGEST:g} "

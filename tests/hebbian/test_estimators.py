@@ -16,10 +16,16 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from sklearn_mm import ContrastiveHebbianClassifier, ContrastiveHebbianRegressor
+from sklearn_mm._hebbian.base import supports_partial_fit
 from sklearn_mm._hebbian.estimators import project_to_simplex
 from sklearn_mm._hebbian.training import feedback_weight
-from sklearn_mm._solver.roles import Bounds, Memory, Trial
-from sklearn_mm.criteria import Fixed, RelaxedGeneralized, SufficientDescent
+from sklearn_mm.baselines import Alternating, Joint
+from sklearn_mm.criteria import (
+    Fixed,
+    Graduated,
+    RelaxedGeneralized,
+    SufficientDescent,
+)
 
 BOTH = [ContrastiveHebbianRegressor, ContrastiveHebbianClassifier]
 # Many fits here are too short to converge, which is not what they are about.
@@ -230,13 +236,46 @@ def test_partial_fit_is_a_pass_over_the_rows(friedman, solver):
 
 
 def test_partial_fit_is_refused_where_it_makes_no_sense(friedman):
-    for params in ({"criterion": "regemm"}, {"solver": "gd"}):
+    for params in (
+        {"criterion": "regemm"},
+        {"criterion": RelaxedGeneralized()},
+        {"criterion": RelaxedGeneralized(0.1, 0.2)},
+        {"criterion": "alternating"},
+        {"criterion": Alternating()},
+        {"solver": "gd"},
+    ):
         assert not hasattr(regressor(**params), "partial_fit")
+        with pytest.raises(AttributeError, match="needs all rows in every update"):
+            supports_partial_fit(regressor(**params))
+    assert hasattr(regressor(criterion=SufficientDescent(0.1)), "partial_fit")
     with pytest.raises(ValueError, match="early_stopping"):
         regressor(early_stopping=True).partial_fit(*friedman)
     model = regressor().partial_fit(*friedman)
     with pytest.raises(ValueError, match="2 outputs"):
         model.partial_fit(friedman[0], np.column_stack([friedman[1]] * 2))
+
+
+def test_alternating_by_name_and_as_an_object(friedman):
+    X, y = friedman
+    params = {"n_passes": 3, "max_iter": 4}
+    named = regressor(criterion="alternating", **params).fit(X, y)
+    for criterion in (Alternating(), Alternating(3)):
+        model = regressor(criterion=criterion, **params).fit(X, y)
+        assert_array_equal(model.coefs_[0], named.coefs_[0])
+        assert_array_equal(model.history_.effort, 3)
+    other = regressor(criterion=Alternating(7), **params).fit(X, y)
+    assert_array_equal(other.history_.effort, 7)
+    with pytest.raises(ValueError, match="keeps the activations of all rows"):
+        regressor(criterion=Alternating(), batch_size=50).fit(X, y)
+
+
+@pytest.mark.parametrize("criterion", [Joint(), Graduated()])
+def test_criteria_of_robust_estimation_are_refused(friedman, criterion):
+    model = regressor(criterion=criterion)
+    name = type(criterion).__name__
+    with pytest.raises(ValueError, match=rf"{name}\(\) is for robust estimation"):
+        model.fit(*friedman)
+    assert not hasattr(model, "coefs_")
 
 
 def test_warm_start_continues(friedman):
@@ -438,19 +477,6 @@ def test_an_update_into_nowhere_is_taken_back(batch_size, max_iter):
     with pytest.warns(ConvergenceWarning, match=r"diverged within \d epochs"):
         model.fit(X, y)
     assert np.isfinite(model.predict(X)).all()
-
-
-def test_tiny_gaps_are_closed_where_they_spoil_the_gradient():
-    memory = Memory.start(1.0)
-
-    def attainable(gap_curvature, decrease):
-        bounds = Bounds(1.0, 1.0 - 1e-13, np.ones(2), gap_curvature)
-        trial = Trial(bounds, 4.0, _known_decrease=decrease)
-        return SufficientDescent().attainable(trial, memory)
-
-    assert attainable(1.0, 1e-14)
-    assert not attainable(0.0, 1e-14)  # nothing but rounding is left
-    assert not attainable(1.0, 0.0)  # no step is possible
 
 
 @pytest.mark.parametrize("batch_size", [None, 20])

@@ -1,5 +1,6 @@
 """Laws of the contrastive problem and of training on it."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -16,9 +17,9 @@ from sklearn_mm._hebbian.problem import (
 )
 from sklearn_mm._solver.gradient_steps import GradientDescent
 from sklearn_mm._solver.history import History
-from sklearn_mm._solver.inference import DoublingRestart, accumulate_chunks
+from sklearn_mm._solver.inference import DoublingRestart
 from sklearn_mm._solver.loop import Status, minimize
-from sklearn_mm._solver.roles import ALL_ROWS, Memory, Moved
+from sklearn_mm._solver.roles import ALL_ROWS, Memory, Monitor, Moved, Proposal
 from sklearn_mm.criteria import Fixed, RelaxedGeneralized, SufficientDescent
 
 SIZES = (4, 6, 5, 3, 2)
@@ -41,7 +42,7 @@ def make(seed=0, feedback=0.5, n=12, sizes=SIZES, alpha=0.0, scale=0.6, **kwargs
 
 def exact(problem, theta):
     """J by an independent solver, penalty included."""
-    network = problem.network(theta)
+    network = problem.at(theta).network
     drive = problem.X.astype(float) @ network.coefs[0] + network.intercepts[0]
     losses = [
         minimum(network, d, y) - minimum(network, d)
@@ -50,9 +51,10 @@ def exact(problem, theta):
     return np.average(losses, weights=problem.sample_weight) + problem.penalty(theta)
 
 
-def bounds_at(problem, theta, effort, rows=ALL_ROWS):
-    latent = problem.infer(theta, problem.start(rows), effort)
-    return problem.evaluate(theta, latent), latent
+def bounds_at(problem, theta, effort, rows=ALL_ROWS, point=None):
+    point = problem.at(theta) if point is None else point
+    latent = problem.infer(point, problem.start(rows), effort)
+    return problem.evaluate(point, latent), latent
 
 
 @settings(max_examples=25, deadline=None)
@@ -69,7 +71,8 @@ def test_bounds_enclose_the_loss(seed, feedback, effort, coordinate, dtype):
     )
     bounds, _ = bounds_at(problem, theta, effort)
     J = exact(problem, theta)
-    slack = 1e-8 if dtype == np.float64 else 1e-5 * problem.network(theta).weights[0]
+    largest = problem.at(theta).network.weights[0]
+    slack = 1e-8 if dtype == np.float64 else 1e-5 * largest
     assert bounds.lower - slack <= J <= bounds.upper + slack
     assert bounds.gap >= 0.0
     assert bounds.lower >= problem.penalty(theta)
@@ -88,11 +91,11 @@ def test_gap_vanishes_with_effort(feedback):
 @pytest.mark.parametrize("seed", range(5))
 def test_more_passes_never_loosen_the_bounds(seed, feedback, coordinate):
     problem, theta = make(seed, feedback, scale=0.9, coordinate=coordinate)
-    latent = problem.start(ALL_ROWS)
+    point, latent = problem.at(theta), problem.start(ALL_ROWS)
     upper, lower = np.inf, -np.inf
     for _ in range(20):
-        latent = problem.infer(theta, latent, 1)
-        bounds = problem.evaluate(theta, latent)
+        latent = problem.infer(point, latent, 1)
+        bounds = problem.evaluate(point, latent)
         rounding = 1e-12 * bounds.upper
         assert bounds.upper <= upper + rounding
         assert bounds.lower >= lower - rounding
@@ -103,11 +106,12 @@ def test_more_passes_never_loosen_the_bounds(seed, feedback, coordinate):
 @pytest.mark.parametrize("effort", [1, 3, 40])
 def test_gradient_agrees_with_central_differences(feedback, effort):
     problem, theta = make(2, feedback, alpha=0.3)
-    latent = problem.infer(theta, problem.start(ALL_ROWS), effort)
-    problem.evaluate(theta, latent)
+    point = problem.at(theta)
+    latent = problem.infer(point, problem.start(ALL_ROWS), effort)
+    problem.evaluate(point, latent)
     # A second look, at slacks some of which may be those of the first.
-    latent = problem.infer(theta, latent, 1)
-    bounds = problem.evaluate(theta, latent)
+    latent = problem.infer(point, latent, 1)
+    bounds = problem.evaluate(point, latent)
     numeric = np.empty_like(theta)
     for j in range(len(theta)):
         ahead, behind = theta.copy(), theta.copy()
@@ -147,10 +151,11 @@ def test_upper_bound_holds_when_theta_moves_under_a_fixed_latent():
 @pytest.mark.parametrize("alpha", [0.0, 0.2])
 def test_chunks_add_up_to_the_whole_batch(alpha):
     problem, theta = make(4, 0.3, n=23, alpha=alpha)
-    whole, _ = bounds_at(problem, theta, 3)
-    chunks = [slice(0, 7), slice(7, 8), slice(8, 23)]
-    for n_jobs in (None, 2):
-        total = accumulate_chunks(chunks, n_jobs)(problem, theta, ALL_ROWS, 3)
+    point = problem.at(theta)
+    whole, _ = bounds_at(problem, theta, 3, point=point)
+    for chunk_size, n_jobs in [(7, None), (11, None), (11, 2), (1, 2)]:
+        split = replace(problem, chunk_size=chunk_size, n_jobs=n_jobs)
+        total = split.cold_bounds(point, 3)
         assert_allclose(total.upper, whole.upper, rtol=1e-12)
         assert_allclose(total.lower, whole.lower, rtol=1e-12)
         assert_allclose(total.gradient, whole.gradient, atol=1e-12)
@@ -180,7 +185,7 @@ def test_gradient_tends_to_that_of_back_propagation():
     for feedback in (1e-2, 1e-3, 1e-4):
         problem, theta = make(6, feedback, sizes=sizes)
         bounds, _ = bounds_at(problem, theta, 60)
-        network = problem.network(theta)
+        network = problem.at(theta).network
         inputs, z = [], problem.X
         for k, (W, b) in enumerate(zip(network.coefs, network.intercepts, strict=True)):
             inputs.append(z)
@@ -217,16 +222,16 @@ def test_small_feedback_is_swept_in_double_precision():
 
 def test_latents_survive_a_change_of_theta():
     problem, theta = make(8, 0.5)
-    latent = problem.infer(theta, problem.start(ALL_ROWS), 3)
-    other = theta + 0.01
+    latent = problem.infer(problem.at(theta), problem.start(ALL_ROWS), 3)
+    other = problem.at(theta + 0.01)
     latent = problem.infer(other, latent, 200)
     bounds = problem.evaluate(other, latent)
-    assert_allclose(bounds.upper, exact(problem, other), rtol=1e-6)
+    assert_allclose(bounds.upper, exact(problem, other.theta), rtol=1e-6)
 
 
 def test_rows_are_inferred_independently_of_each_other():
     problem, theta = make(9, 1.0, n=30)
-    network = problem.network(theta)
+    network = problem.at(theta).network
     drive = problem.drive(network, problem.X)
     together, n_open = infer_free(network, drive, 1e-10, 500)
     assert n_open == 0
@@ -240,30 +245,27 @@ def test_rows_are_inferred_independently_of_each_other():
 
 def run(problem, theta, criterion, max_iter=40, effort=1):
     """Full-batch gradient descent in constant memory."""
-    chunks = [slice(0, 5), slice(5, problem.n_samples)]
-    accumulate = accumulate_chunks(chunks)
+    problem = replace(problem, chunk_size=5)
 
-    def upper_bound(problem, theta, candidate, trial):
-        latent = problem.infer(theta, problem.start(ALL_ROWS), trial.effort)
-        problem.settle(theta, latent)
+    def upper_bound(problem, point, candidate, trial):
+        latent = problem.infer(point, problem.start(ALL_ROWS), trial.effort)
+        problem.settle(point, latent)
         return problem.upper_bound(candidate, latent)
 
     thetas = [theta]
 
-    class Recorder:
-        def begin(self):
-            pass
-
-        def end(self, theta, record):
-            thetas.append(theta)
+    class Recorder(Monitor):
+        def end(self, point, record):
+            thetas.append(point.theta)
             return False
 
     history = History()
-    start = accumulate(problem, theta, ALL_ROWS, 1).upper
+    point = problem.at(theta)
+    start = problem.cold_bounds(point, 1).upper
     result = minimize(
         problem,
-        theta,
-        inference=DoublingRestart(criterion, accumulate, effort, 4096),
+        point,
+        inference=DoublingRestart(criterion, effort, 4096),
         step=GradientDescent(upper_bound),
         memory=Memory.start(start),
         history=history,
@@ -300,21 +302,21 @@ def test_regemm_telescopes(feedback, eta):
     assert c.sum() <= (upper[0] - upper[-1]) / eta + 1e-9
 
 
-def test_divergence_returns_the_last_sound_parameters():
+def test_divergence_returns_the_parameters_before():
     problem, theta = make(12, 0.5)
 
     class Leap:
-        def decrease(self, problem, theta, trial):
-            return 0.0
+        def propose(self, problem, point, trial, rejected=None):
+            return Proposal(0.0)
 
-        def __call__(self, problem, theta, inferred):
-            return Moved(theta * 1e200, 1.0)
+        def take(self, problem, point, inferred):
+            return Moved(problem.at(point.theta * 1e200), 1.0)
 
     with np.errstate(all="ignore"):
         result = minimize(
             problem,
-            theta,
-            inference=DoublingRestart(Fixed(2), accumulate_chunks([ALL_ROWS])),
+            problem.at(theta),
+            inference=DoublingRestart(Fixed(2)),
             step=Leap(),
             memory=Memory.start(1.0),
             history=History(),
@@ -322,4 +324,4 @@ def test_divergence_returns_the_last_sound_parameters():
             tol=0.0,
         )
     assert result.status is Status.DIVERGED
-    assert_allclose(result.theta, theta)
+    assert_allclose(result.point.theta, theta)

@@ -78,8 +78,9 @@ CONTAINERS = [
 
 sizes = st.one_of(
     st.just(1.0),
-    st.sampled_from([1e-300, 1e-160, 1e-20, 1e20, 1e160, 1e300]),
+    st.sampled_from([1e-300, 1e-160, 1e-69, 1e-20, 1e20, 1e69, 1e160, 1e300]),
     st.floats(-300, 300).map(lambda e: 10.0**e),
+    st.floats(-75, 75).map(lambda e: 10.0**e),  # around the limit
 )
 
 
@@ -168,7 +169,7 @@ robust_params = st.fixed_dictionaries(
     {},
     optional={
         "kernel": st.sampled_from(sorted(KERNELS)),
-        "criterion": st.sampled_from(["regemm", "sudemm", "fixed"]),
+        "criterion": st.sampled_from(["regemm", "sudemm", "fixed", "graduated"]),
         "scale": st.one_of(st.just("auto"), sizes),
         "tuning": st.one_of(st.none(), sizes),
         "alpha": st.sampled_from([0.0, 1e-300, 1e-3, 1.0, 1e300]),

@@ -7,15 +7,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sklearn_mm import HalfQuadraticRobustRegressor
-from sklearn_mm._solver.roles import Bounds, Memory, Moved, Trial
+from sklearn_mm import HalfQuadraticRobustRegressor, criteria
+from sklearn_mm._solver import roles
+from sklearn_mm.baselines import Alternating, Joint
 from sklearn_mm.criteria import (
+    CRITERIA,
+    Bounds,
     Criterion,
     Fixed,
     Graduated,
-    Joint,
+    Memory,
+    Moved,
     RelaxedGeneralized,
     SufficientDescent,
+    Trial,
+    get_criterion,
 )
 from sklearn_mm.kernels import Tukey
 
@@ -30,7 +36,7 @@ TOL = 1e-3
 
 def trial_of(upper, lower, decrease=0.0, gap_curvature=0.0):
     bounds = Bounds(upper, lower, gap_curvature=gap_curvature)
-    return Trial(bounds, 1.0, _decrease=lambda: decrease)
+    return Trial(bounds, 1.0, propose=lambda trial: roles.Proposal(decrease))
 
 
 def verdicts(criterion, trial, memory, moved):
@@ -121,10 +127,10 @@ def test_defaults_are_those_that_the_proofs_allow():
 
 
 def test_only_regemm_compares_rounds():
-    full = [
-        c for c in (*COMPARING, Fixed(), Graduated(), Joint()) if c.needs_full_batch
-    ]
-    assert full == COMPARING[:2]
+    known = (*COMPARING, Fixed(), Graduated(), Joint())
+    assert [c for c in known if c.needs_full_batch] == COMPARING[:2]
+    # Which the baseline that keeps latents does not, but it needs all rows as well.
+    assert Alternating.needs_full_batch
 
 
 def test_base_class():
@@ -141,12 +147,66 @@ def test_base_class():
 
 
 @pytest.mark.parametrize(
-    ("criterion", "effort"), [(Fixed(), None), (Fixed(7), 7), (Joint(), 0.0)]
+    ("criterion", "effort"),
+    [
+        (Fixed(), None),
+        (Fixed(7), 7),
+        (Joint(), 0.0),
+        (Alternating(), None),
+        (Alternating(7), None),
+    ],
 )
 def test_criteria_that_look_at_no_bounds(criterion, effort):
     memory = Memory.start(1.0)
     assert criterion.satisfied(trial_of(2.0, 1.0), memory) is True
     assert criterion.prescribe(memory) == effort
+
+
+class TestNames:
+    """The one registry of names."""
+
+    def test_each_name_is_a_criterion(self):
+        for name, cls in CRITERIA.items():
+            assert type(get_criterion(name)) is cls
+
+    def test_constants(self):
+        assert get_criterion("regemm", eta=0.2, eta_prime=0.3) == RelaxedGeneralized(
+            0.2, 0.3
+        )
+        assert get_criterion("sudemm", rho=0.1, power_t=2.0) == SufficientDescent(
+            0.1, 2.0
+        )
+        assert get_criterion("fixed", effort=3.0) == Fixed(3.0)
+        found = get_criterion("graduated", n_iter_per_level=8)
+        assert found == Graduated(n_iter_per_level=8)
+
+    def test_defaults_are_those_of_the_classes(self):
+        for name, cls in CRITERIA.items():
+            assert get_criterion(name) == cls()
+
+    def test_objects_stay_what_they_are(self):
+        for criterion in (*COMPARING, Fixed(7), Graduated(2, 3), Joint()):
+            found = get_criterion(criterion, eta=0.1, rho=0.1, effort=5.0)
+            assert found is criterion
+
+    def test_an_effort_that_is_left_open_is_filled_in(self):
+        assert get_criterion(Fixed(), effort=4.0) == Fixed(4.0)
+        assert get_criterion(Fixed(0.0), effort=4.0) == Fixed(0.0)
+
+    @pytest.mark.parametrize("name", ["", "ReGeMM", "irls", "joint"])
+    def test_unknown_names(self, name):
+        with pytest.raises(ValueError, match="criterion must be one of") as told:
+            get_criterion(name)
+        assert all(known in str(told.value) for known in CRITERIA)
+
+    def test_classes(self):
+        with pytest.raises(ValueError, match=r"pass Graduated\(\) instead"):
+            get_criterion(Graduated)
+
+    def test_what_criteria_of_users_need_is_public(self):
+        for name in ("Bounds", "Memory", "Moved", "Trial"):
+            assert name in criteria.__all__
+            assert getattr(criteria, name) is getattr(roles, name)
 
 
 class TestCriteria:

@@ -15,13 +15,11 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from linear_problem import make_model, make_problem
 
 from sklearn_mm import ContrastiveHebbianRegressor
 from sklearn_mm._hebbian.energy import dual_point
 from sklearn_mm._hebbian.problem import ContrastiveProblem
-from sklearn_mm._robust.linear import LinearResidual
-from sklearn_mm._robust.problem import HalfQuadraticProblem
-from sklearn_mm._robust.standardization import standardization
 from sklearn_mm._solver.roles import ALL_ROWS
 from sklearn_mm.kernels import KERNELS
 
@@ -121,11 +119,12 @@ def make(seed, feedback, dtype, scale):
 def looks(problem, theta, efforts):
     """Reported and exact bounds of every row after each effort."""
     latent = problem.start(ALL_ROWS)
-    network = problem.network(theta)
+    at = problem.at(theta)
+    network = at.network
     best = [None] * problem.n_samples
     for effort in efforts:
-        latent = problem.infer(theta, latent, effort)
-        point = problem.settle(theta, latent)
+        latent = problem.infer(at, latent, effort)
+        point = problem.settle(at, latent)
         free, clamped = latent.free, latent.clamped
         clamped_slacks, _, _ = dual_point(network, clamped.z, clamped.r)
         for i in range(problem.n_samples):
@@ -193,8 +192,9 @@ def test_the_loss_lies_between(dtype, feedback):
 )
 def test_reported_bounds_never_cross(seed, feedback, dtype, effort):
     problem, theta = make(seed, feedback, dtype, 1.5)
-    latent = problem.infer(theta, problem.start(ALL_ROWS), effort)
-    bounds = problem.evaluate(theta, latent)
+    point = problem.at(theta)
+    latent = problem.infer(point, problem.start(ALL_ROWS), effort)
+    bounds = problem.evaluate(point, latent)
     assert 0.0 <= bounds.lower <= bounds.upper
 
 
@@ -309,15 +309,15 @@ def test_robust_objective_in_exact_arithmetic(name, effort, rng):
     X, Y = rng.normal(size=(15, 2)), rng.normal(size=(15, 2))
     Y[:5] += 8.0
     weight = rng.uniform(0.5, 2.0, size=15)
-    model = LinearResidual(X, Y, *standardization(X, weight, True), True)
-    problem = HalfQuadraticProblem(model, KERNELS[name], 0.7, weight)
-    theta = rng.normal(size=model.shape).ravel()
-    latent = problem.infer(theta, problem.start(ALL_ROWS), effort)
-    bounds = problem.evaluate(theta, latent)
-    # From the residuals that the model holds.
+    model = make_model(X, Y, weight)
+    problem = make_problem(model, weight, KERNELS[name], 0.7)
+    point = problem.at(rng.normal(size=model.shape).ravel())
+    latent = problem.infer(point, problem.start(ALL_ROWS), effort)
+    bounds = problem.evaluate(point, latent)
+    # From the residuals that the point holds.
     tau = Fraction(0.7)
     J = Fraction(0)
-    for w, r in zip(exact(weight), exact(model.residual(theta)), strict=True):
+    for w, r in zip(exact(weight), exact(point.residual), strict=True):
         J += w * tau**2 * rational_loss(name, dot(r, r) / tau**2)
     rounding = 15 * Fraction(2.0**-52)  # terms are positive, and there are 15 of them
     assert bounds.lower <= bounds.upper

@@ -11,12 +11,8 @@ import threadpoolctl
 from estimator_modes import MODES, assert_same, data_for, fit, results
 
 from sklearn_mm import robust_least_squares
-from sklearn_mm._rows.workers import (
-    _release_openblas,
-    map_chunks,
-    map_rows,
-    one_blas_thread,
-)
+from sklearn_mm._rows.table import Rows
+from sklearn_mm._rows.workers import _release_openblas, one_blas_thread
 from sklearn_mm.kernels import KERNELS, _tuning_constant
 
 # Filters of warnings belong to the process: threads cannot set and reset their own.
@@ -142,12 +138,11 @@ def test_workers_have_the_configuration_of_their_caller(n_jobs):
     def seen(rows):
         return sklearn.get_config()["assume_finite"]
 
-    chunks = [slice(i, i + 1) for i in range(6)]
+    rows = Rows.of(np.zeros((6, 1)), 1, n_jobs)
     for value in (True, False):
         with sklearn.config_context(assume_finite=value):
-            assert list(map_chunks(seen, chunks, n_jobs)) == [value] * 6
-            rows = map_rows(seen, np.zeros((6, 1)), chunks, n_jobs)
-            assert list(rows) == [value] * 6
+            assert list(rows.map(seen)) == [value] * 6
+            assert list(rows.beside.map(seen, np.zeros(6))) == [value] * 6
 
 
 def blas_threads():

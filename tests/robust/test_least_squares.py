@@ -10,7 +10,8 @@ from scipy.spatial.transform import Rotation
 from sklearn.exceptions import ConvergenceWarning
 
 from sklearn_mm import BlockStructure, robust_least_squares
-from sklearn_mm.criteria import Criterion, Fixed, Graduated, Joint
+from sklearn_mm.baselines import Alternating, Joint
+from sklearn_mm.criteria import Criterion, Fixed, Graduated
 from sklearn_mm.kernels import KERNELS, Cauchy, get_kernel
 
 TIGHT = {"ftol": None, "xtol": 1e-12, "gtol": 1e-13}
@@ -441,6 +442,23 @@ def test_criterion_objects(criterion):
     assert result.success
 
 
+def test_baselines_by_name_and_as_objects():
+    args = exponential_data(6)
+
+    def solve(criterion):
+        return robust_least_squares(
+            exponential, [1.0, 1.0, 0.0], args=args, criterion=criterion, tau=0.3
+        )
+
+    np.testing.assert_array_equal(solve("joint").x, solve(Joint()).x)
+    graduated = Graduated(n_iter_per_level=8)
+    np.testing.assert_array_equal(solve("graduated").x, solve(graduated).x)
+    with pytest.raises(ValueError, match=r"Alternating\(\) is for the contrastive"):
+        solve(Alternating())
+    with pytest.raises(ValueError, match=r"pass Joint\(\) instead"):
+        solve(Joint)
+
+
 def test_own_criterion_and_kernel():
     class RelativeGap(Criterion):
         def satisfied(self, trial, memory):
@@ -608,8 +626,36 @@ def test_steps_into_infinite_residuals_are_rejected(criterion):
 
 
 def test_residuals_and_widths_that_overflow():
-    with pytest.raises(ValueError, match="squares overflow"):
+    units = "bring the data to other units"
+    with pytest.raises(ValueError, match=f"largest residual at x0 is 1e.160.*{units}"):
         robust_least_squares(lambda x: 1e160 * x, [1.0], kernel="quadratic")
     for tau in (1e-200, 1e200):
-        with pytest.raises(ValueError, match="tau="):
+        with pytest.raises(ValueError, match=f"^tau is .*{units}"):
             robust_least_squares(lambda x: x - 1, [0.0], tau=tau)
+    with pytest.raises(ValueError, match=units):
+        robust_least_squares(
+            lambda x: x - 1e153 * np.ones(1000),
+            np.zeros(1000),
+            kernel="quadratic",
+            tau=1e100,
+        )
+
+
+@pytest.mark.parametrize("criterion", METHODS)
+@pytest.mark.parametrize("unit", [1e-66, 1e66])
+def test_units_within_the_limit_do_not_matter(criterion, unit):
+    t, y = exponential_data(10)
+    expected, found = (
+        robust_least_squares(
+            lambda x, size=size: size * exponential(x, t, y),
+            [2.0, 1.0, 0.3],
+            lambda x, size=size: size * exponential_jac(x, t, y),
+            tau=0.3 * size,
+            criterion=criterion,
+            gtol=None,
+        )
+        for size in (1.0, unit)
+    )
+    assert found.status == expected.status
+    np.testing.assert_allclose(found.x, expected.x, rtol=1e-6)
+    np.testing.assert_allclose(found.cost / unit**2, expected.cost, rtol=1e-9)

@@ -17,11 +17,12 @@ def test_lifted_gradient(kernel, dim):
     rng = np.random.default_rng(0)
     n = 40 // dim
     theta = np.r_[START, rng.uniform(0.3, 1.2, n)]
-    gradient = lifted.normal_system(theta, None).gradient
+    gradient = lifted.normal_system(lifted.at(theta), None).gradient
     for k in [0, 1, 2, 5, 11]:
         h = np.zeros_like(theta)
         h[k] = 1e-6
-        slope = (lifted.upper(theta + h) - lifted.upper(theta - h)) / 2e-6
+        ahead, behind = lifted.at(theta + h), lifted.at(theta - h)
+        slope = (lifted.upper(ahead) - lifted.upper(behind)) / 2e-6
         np.testing.assert_allclose(gradient[k], slope, rtol=2e-5, atol=1e-6)
 
 
@@ -31,18 +32,19 @@ def test_lifted_step_solves_the_full_system(kernel, dim):
     """Elimination of the weights against Gauss-Newton on the lifted residuals."""
     problem = make_problem(kernel, dim=dim)
     lifted = LiftedProblem(problem)
-    model, tau = problem.model, problem.tau
+    tau = problem.tau
     rng = np.random.default_rng(1)
     n = 40 // dim
     v = rng.uniform(0.3, 1.2, n)
     damping = 0.05
-    delta, predicted = lifted.normal_system(np.r_[START, v], None).damped_step(damping)
+    point = lifted.at(np.r_[START, v])
+    delta, predicted = lifted.normal_system(point, None).damped_step(damping)
 
     def gamma(v):
         kappa = problem.kernel.penalty(v**2)
         return tau * np.sign(v**2 - 1) * np.sqrt(2 * kappa)
 
-    r, J = model.residual(START), model.jacobian(START)
+    r, J = point.inner.residual, point.inner.jacobian
     G = np.zeros((n * dim + n, 3 + n))
     G[: n * dim, :3] = np.repeat(v, dim)[:, None] * J
     G[np.arange(n * dim), 3 + np.repeat(np.arange(n), dim)] = r.ravel()
@@ -57,3 +59,31 @@ def test_lifted_step_solves_the_full_system(kernel, dim):
     np.testing.assert_allclose(delta, expected, rtol=1e-4, atol=1e-7)
     decrease = (np.sum(full**2) - np.sum((full + G @ expected) ** 2)) / 2
     np.testing.assert_allclose(predicted, decrease, rtol=1e-4)
+
+
+@pytest.mark.parametrize("dim", [1, 2])
+def test_points_of_the_lifted_problem(dim):
+    problem = make_problem(dim=dim)
+    lifted = LiftedProblem(problem)
+    n = 40 // dim
+    inner = problem.at(START)
+    start = lifted.lift(inner)
+    # All weights one: least squares, above J.
+    assert start.inner is inner
+    squares = np.sum(np.square(inner.residual)) / 2
+    np.testing.assert_allclose(lifted.upper(start), squares)
+    assert lifted.upper_at(start, 0.3) == lifted.upper(start)
+    bounds = lifted.evaluate(start, None)
+    assert bounds.lower == problem.objective(inner) < bounds.upper
+    # A move of both parts, and the decrease on the way.
+    rng = np.random.default_rng(0)
+    delta = 0.1 * rng.normal(size=3 + n)
+    new = lifted.at(lifted.retract(start, delta))
+    np.testing.assert_array_equal(new.inner.theta, START + delta[:3])
+    np.testing.assert_array_equal(new.v, 1.0 + delta[3:])
+    np.testing.assert_allclose(
+        lifted.decrease(start, None, new), lifted.upper(start) - lifted.upper(new)
+    )
+    with np.errstate(over="ignore"):
+        away = lifted.at(np.r_[1.0, -1e6, 0.0, np.ones(n)])
+    assert np.isnan(lifted.decrease(start, None, away))

@@ -22,7 +22,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from sklearn_mm import HalfQuadraticRobustRegressor, criteria, robust_least_squares
-from sklearn_mm._robust import linear
+from sklearn_mm._robust import reweighting
+from sklearn_mm.baselines import Alternating, Joint
 from sklearn_mm.kernels import KERNELS, Kernel, get_kernel
 
 CRITERIA = ["regemm", "sudemm", "fixed"]
@@ -261,12 +262,30 @@ def test_equivariance(contaminated):
     )
 
 
-@pytest.mark.parametrize("unit", [1e-300, 1e-150, 1e150, 1e300])
-def test_extreme_units(contaminated, unit):
+UNITS = "bring the data to other units"
+
+
+@pytest.mark.parametrize("unit", [1e-66, 1e-40, 1e40, 1e66])
+@pytest.mark.parametrize("params", [{}, {"init": "ols", "criterion": "sudemm"}])
+def test_extreme_units(contaminated, unit, params):
     X, y = contaminated
-    plain = make().fit(X, y)
-    model = make().fit(X, y * unit / 100)
-    assert_allclose(model.coef_ / (unit / 100), plain.coef_, rtol=1e-5)
+    plain = make(**params).fit(X, y)
+    model = make(**params).fit(X, y * unit)
+    assert_allclose(model.coef_ / unit, plain.coef_, rtol=1e-9)
+    assert_allclose(model.intercept_ / unit, plain.intercept_, rtol=1e-9)
+    assert_allclose(model.scale_ / unit, plain.scale_, rtol=1e-9)
+    assert_allclose(model.weights_, plain.weights_, atol=1e-9)
+    upper = model.history_.upper_bound
+    assert_allclose(upper / unit**2, plain.history_.upper_bound, rtol=1e-9)
+
+
+@pytest.mark.parametrize("unit", [1e-300, 1e-150, 1e-75, 1e75, 1e150, 1e300])
+def test_units_beyond_the_limit(contaminated, unit):
+    X, y = contaminated
+    model = make()
+    with pytest.raises(ValueError, match=UNITS):
+        model.fit(X, y * unit / 100)
+    assert not hasattr(model, "n_features_in_")
 
 
 def test_sample_weight_of_any_size(contaminated):
@@ -455,6 +474,11 @@ def test_graduated_baseline(contaminated):
     model = make(criterion=schedule, init="ols", scale=0.1).fit(X, y)
     assert_array_equal(model.history_.effort[:4], 1 / 128)
     assert_allclose(model.coef_, [1.0, -2.0, 0.5], atol=0.1)
+    named = make(criterion="graduated", scale=0.1).fit(X, y)
+    assert_array_equal(named.history_.effort[:5], [1 / 32] * 4 + [1 / 16])
+    default = make(criterion=criteria.Graduated(), scale=0.1).fit(X, y)
+    assert_array_equal(named.coef_, default.coef_)
+    assert_array_equal(named.history_.upper_bound, default.history_.upper_bound)
 
 
 def test_joint_baseline(contaminated):
@@ -474,7 +498,9 @@ def test_joint_baseline(contaminated):
     assert_allclose(joint.cost, ours.history_.lower_bound[-1], rtol=1e-6)
     assert_allclose(joint.x[:3], ours.coef_, atol=1e-4)
     with pytest.raises(ValueError, match="is for robust_least_squares"):
-        make(criterion=criteria.Joint()).fit(X, y)
+        make(criterion=Joint()).fit(X, y)
+    with pytest.raises(ValueError, match="is for the contrastive Hebbian"):
+        make(criterion=Alternating()).fit(X, y)
 
 
 def test_criterion_of_ones_own(contaminated):
@@ -616,6 +642,7 @@ def test_callback_errors_tear_down_and_restore(contaminated):
         ({"max_iter": 0}, "'max_iter' parameter"),
         ({"tol": -1e-3}, "'tol' parameter"),
         ({"chunk_size": 0}, "'chunk_size' parameter"),
+        ({"n_jobs": 0}, "'n_jobs' parameter"),
     ],
 )
 def test_parameters_out_of_range(contaminated, kwargs, message):
@@ -729,7 +756,19 @@ def test_columns_of_very_different_size(rng):
     assert_allclose(model.coef_, [2e-7, 3e6, -1.0], rtol=0.05)
 
 
-@pytest.mark.parametrize("unit", [1e-300, 1e-160, 1e160, 1e300])
+@pytest.mark.parametrize("unit", [1e-300, 1e-160, 1e-72, 1e72, 1e160, 1e300])
+@pytest.mark.parametrize("container", [np.asarray, scipy.sparse.csr_array])
+def test_columns_beyond_the_limit(contaminated, unit, container):
+    X, y = contaminated
+    X = X.copy()
+    X[:, 1] *= unit
+    model = make()
+    with pytest.raises(ValueError, match=f"^Column 1 of X is .*{UNITS}"):
+        model.fit(container(X), y)
+    assert not hasattr(model, "n_features_in_")
+
+
+@pytest.mark.parametrize("unit", [1e-68, 1e-40, 1e40, 1e68])
 @pytest.mark.parametrize("container", [np.asarray, scipy.sparse.csr_array])
 def test_columns_of_extreme_size(contaminated, unit, container):
     X, y = contaminated
@@ -770,11 +809,15 @@ def test_cap_on_iterations_names_the_parameter(contaminated):
 
 def test_one_giant_outlier(contaminated):
     X, y = contaminated
-    for giant in (1e20, 1e150, 1e300):
-        spoiled = y.copy()
+    spoiled = y.copy()
+    for giant in (1e20, 1e60, 1e70):
         spoiled[0] = giant
         model = make().fit(X, spoiled)
         assert_allclose(model.coef_, [1.0, -2.0, 0.5], atol=0.1)
+    for giant in (1.1e70, 1e150, 1e300):
+        spoiled[0] = -giant
+        with pytest.raises(ValueError, match=f"^The largest value of y is .*{UNITS}"):
+            make().fit(X, spoiled)
 
 
 def test_heavily_duplicated_rows(rng):
@@ -792,7 +835,7 @@ def test_integer_input():
 
 
 def test_wide_sparse_data_are_never_made_dense(rng, monkeypatch):
-    monkeypatch.setattr(linear, "_MAX_GRAM", 1000)
+    monkeypatch.setattr(reweighting, "_MAX_GRAM", 1000)
     X = scipy.sparse.random(6000, 1100, density=0.01, random_state=0, format="csr")
     coef = np.zeros(1100)
     coef[:20] = rng.normal(size=20) * 5
@@ -836,12 +879,23 @@ def test_giant_entries_of_X(rng, size, where):
     assert not model.inlier_mask_[0]
 
 
-@pytest.mark.parametrize("kwargs", [{"scale": 1e160}, {"tuning": 1e200}])
+@pytest.mark.parametrize("kwargs", [{"scale": 1e70}, {"tuning": 1e70}])
 def test_widths_beyond_any_data_are_least_squares(contaminated, kwargs):
     X, y = contaminated
     model = make(**kwargs).fit(X, y)
     assert_allclose(model.coef_, LinearRegression().fit(X, y).coef_, rtol=1e-6)
-    assert model.inlier_mask_.all()
+    if "scale" in kwargs:
+        assert model.inlier_mask_.all()
+    assert model.weights_.min() > 0.999
+
+
+@pytest.mark.parametrize("name", ["scale", "tuning"])
+@pytest.mark.parametrize("value", [1e-200, 1e-71, 1e71, 1e160])
+def test_widths_beyond_the_limit(contaminated, name, value):
+    model = make(**{name: value})
+    with pytest.raises(ValueError, match=f"^{name} is .*{UNITS}"):
+        model.fit(*contaminated)
+    assert not hasattr(model, "n_features_in_")
 
 
 def test_over_relaxation_knows_the_number_of_outputs(rng):
@@ -869,13 +923,20 @@ def test_init_estimator_sees_the_weights_of_the_user(contaminated):
 @pytest.mark.parametrize(
     ("X", "y"),
     [
-        (1e-300 * np.arange(9.0)[:, None], 1e19 * np.arange(9.0)),
         (np.arange(9, dtype=np.float32)[:, None], 1e40 * np.arange(9.0)),
+        (np.float32(1e-30) * np.arange(9, dtype="f4")[:, None], 1e10 * np.arange(9.0)),
     ],
 )
 def test_coefficients_that_no_float_can_hold_are_refused(X, y):
     with pytest.raises(ValueError, match=r"too large for float.*comparable units"):
         HalfQuadraticRobustRegressor().fit(X, y)
+
+
+def test_coefficients_at_the_limits_of_units_are_held():
+    X, y = 1e-60 * np.arange(9.0)[:, None], 1e60 * np.arange(9.0)
+    model = HalfQuadraticRobustRegressor(random_state=0).fit(X, y)
+    assert_allclose(model.coef_, 1e120)
+    assert_allclose(model.predict(X), y, rtol=1e-9, atol=1e50)
 
 
 def test_history_has_no_nan_where_its_unit_overflows():
@@ -886,13 +947,22 @@ def test_history_has_no_nan_where_its_unit_overflows():
 
 
 @pytest.mark.parametrize(
-    "large", [np.array([1.7e308]), np.array([np.inf], object), np.longdouble([1e400])]
+    "large",
+    [
+        np.array([1.7e308]),
+        np.array([1.1e70]),
+        np.array([-np.finfo(float).max]),
+        np.array([np.inf], object),
+        np.longdouble([1e300]),
+        np.longdouble([np.finfo(np.longdouble).max]),
+    ],
 )
 def test_targets_too_large_to_add_are_refused(large):
     X = np.arange(9.0)[:, None]
     y = np.arange(9).astype(large.dtype)
     y[3] = large[0]
-    with pytest.raises(ValueError, match="too large for dtype"):
+    # scikit-learn itself finds an infinity among objects.
+    with pytest.raises(ValueError, match=f"{UNITS}|infinity or a value too large"):
         HalfQuadraticRobustRegressor().fit(X, y)
 
 

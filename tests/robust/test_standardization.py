@@ -3,9 +3,26 @@
 import numpy as np
 import pytest
 import scipy.sparse
+from linear_problem import frame_of
 from numpy.testing import assert_allclose, assert_array_equal
 
-from sklearn_mm._robust.standardization import ColumnMoments, standardization
+from sklearn_mm._robust.standardization import ColumnMoments
+from sklearn_mm._rows.table import Rows
+
+
+def standardization(X, weight, fit_intercept, **rows):
+    frame = frame_of(X, weight, fit_intercept, **rows)
+    assert frame.fit_intercept == fit_intercept
+    return frame.mean, frame.scale
+
+
+def test_matches_numpy(rng):
+    X = rng.normal(size=(2000, 30)) * 3 + 7
+    weight = rng.random(2000)
+    mean, scale = standardization(X, weight, True)
+    assert_allclose(mean, np.average(X, axis=0, weights=weight))
+    variance = np.average(np.square(X - mean), axis=0, weights=weight)
+    assert_allclose(scale, np.sqrt(variance))
 
 
 @pytest.mark.parametrize("offset", [0.0, 7.0, 1e9])
@@ -66,6 +83,29 @@ def test_giant_entries_at_regular_places(rng, period):
 def test_a_single_bad_entry_shows(rng, value, weight, centred, container):
     X = rng.normal(size=(3_001, 3))
     sample_weight = np.ones(3_001)
-    assert ColumnMoments.of(container(X), sample_weight, centred).finite
+    rows = Rows.of(container(X), 700)
+    assert ColumnMoments.of(rows, sample_weight, centred).finite
     X[2_500, 1], sample_weight[2_500] = value, weight
-    assert not ColumnMoments.of(container(X), sample_weight, centred).finite
+    rows = Rows.of(container(X), 700)
+    assert not ColumnMoments.of(rows, sample_weight, centred).finite
+
+
+@pytest.mark.parametrize("container", [np.asarray, scipy.sparse.csr_array])
+@pytest.mark.parametrize("centred", [False, True])
+@pytest.mark.parametrize("size", [1e-200, 1e-71, 1e71, 1e150, 1e200])
+def test_columns_that_cannot_be_squared_are_named(rng, container, centred, size):
+    X = rng.normal(size=(300, 3))
+    weight = np.ones(300)
+    ColumnMoments.of(Rows.of(container(X)), weight, centred).check_sizes()
+    for within in (1e-69, 1e69):
+        scaled = container(X * [1.0, 1.0, within])
+        ColumnMoments.of(Rows.of(scaled), weight, centred).check_sizes()
+    scaled = container(X * [1.0, size, 1.0])
+    with pytest.raises(ValueError, match=r"^Column 1 of X is .* to other units"):
+        ColumnMoments.of(Rows.of(scaled), weight, centred).check_sizes()
+
+
+@pytest.mark.parametrize("centred", [False, True])
+def test_a_column_of_zeros_has_no_size(rng, centred):
+    X = rng.normal(size=(300, 3)) * [1.0, 0.0, 1.0]
+    ColumnMoments.of(Rows.of(X), np.ones(300), centred).check_sizes()

@@ -5,12 +5,17 @@ import pytest
 from numpy.testing import assert_array_equal
 
 from sklearn_mm._robust.start.sample import RowNorms
-from sklearn_mm._rows.workers import row_chunks
+from sklearn_mm._rows.table import Rows
 
 
-def sample(norms, weight, n_rows, chunk_size=10**6):
-    chunks = row_chunks(len(norms), chunk_size)
-    return RowNorms(norms.__getitem__, weight, chunks).sample(n_rows)
+def sample(norms, weight, n_rows, chunk_size=10**6, n_jobs=None):
+    rows = Rows(None, len(norms), chunk_size, n_jobs)
+    return RowNorms(rows, np.sqrt(norms)[:, None], weight).sample(n_rows)
+
+
+def squares(norms):
+    """Numbers whose roots have them as squares, to the last bit."""
+    return np.square(np.sqrt(norms))
 
 
 def along_the_whole_order(norms, weight, n_rows):
@@ -27,15 +32,18 @@ def along_the_whole_order(norms, weight, n_rows):
 @pytest.mark.parametrize("chunk_size", [777, 10**6])
 def test_sample_is_that_of_the_whole_order(rng, spread, weighted, chunk_size):
     norms = np.exp(spread * rng.normal(size=30_000)) * (1 + rng.random(30_000))
+    norms = squares(norms)
     # Small integers: sums are exact in any order.
     weight = rng.integers(0, 4, 30_000).astype(float) if weighted else np.ones(30_000)
     rows, sampled = sample(norms, weight, 1_000, chunk_size)
     assert sampled
+    again, _ = sample(norms, weight, 1_000, chunk_size, n_jobs=2)
+    assert_array_equal(again, rows)
     assert_array_equal(rows, along_the_whole_order(norms, weight, 1_000))
 
 
 def test_sample_of_one_long_bin(rng):
-    norms = 1.0 + 1e-5 * rng.random(30_000)  # equal in their leading digits
+    norms = squares(1.0 + 1e-5 * rng.random(30_000))  # equal in their leading digits
     weight = np.ones(30_000)
     rows, sampled = sample(norms, weight, 1_000)
     assert sampled
@@ -47,7 +55,9 @@ def test_copies_are_not_distinct_rows(rng):
     norms *= 1.0 + 1e-15 * rng.normal(size=norms.shape)
     rows, sampled = sample(norms, np.ones(len(norms)), 1_000)
     assert not sampled
-    assert_array_equal(norms[rows], np.sort(norms))
+    found = np.square(np.sqrt(norms))[rows]
+    assert_array_equal(found, np.sort(found))
+    assert_array_equal(np.sort(rows), np.arange(len(norms)))
     assert sample(norms, np.ones(len(norms)), 800)[1]
 
 
@@ -64,6 +74,7 @@ def test_rows_without_weight_do_not_count(rng):
 
 def test_residuals_of_any_size(rng):
     norms = np.concatenate([np.zeros(300), 10.0 ** rng.uniform(-300, 300, 3_000)])
+    norms = squares(norms)
     weight = np.ones(len(norms))
     rows, sampled = sample(norms, weight, 1_000)
     assert sampled

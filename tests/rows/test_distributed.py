@@ -13,6 +13,7 @@ import pytest
 from numpy.testing import assert_array_equal
 
 from sklearn_mm import ContrastiveHebbianClassifier, HalfQuadraticRobustRegressor
+from sklearn_mm._rows.table import Rows
 from sklearn_mm.kernels import SmoothTruncatedQuadratic
 
 pytestmark = [
@@ -80,18 +81,15 @@ def test_joblib_backends(backend):
 
 def test_blas_threads_in_worker_processes():
     threadpoolctl = pytest.importorskip("threadpoolctl")
-    from sklearn_mm._rows.workers import map_rows
-
     X = np.ones((4, 2))
-    chunks = [slice(i, i + 1) for i in range(4)]
     for backend in ("threading", "loky"):
         with joblib.parallel_config(backend, n_jobs=2):
-            seen = list(map_rows(blas_threads, X, chunks, None))
+            seen = list(Rows.of(X, 1).map(blas_threads))
         assert seen == [1] * 4
     # The limit is lifted again.
     before = blas_threads(None)
     with threadpoolctl.threadpool_limits(2, user_api="blas"):
-        list(map_rows(blas_threads, X, chunks, 2))
+        list(Rows.of(X, 1, 2).map(blas_threads))
         assert blas_threads(None) == 2
     assert blas_threads(None) == before
 

@@ -84,11 +84,16 @@ def test_robust_options_stream(data, small_blocks, params):
 
 def test_columns_of_extreme_size_stream(data, small_blocks):
     X, y = data
-    X = X * [1e-200, 1.0, 1e180, 1.0]
     params = {"chunk_size": CHUNK, "random_state": 0}
-    whole = HalfQuadraticRobustRegressor(**params).fit(X, y)
-    lazy = HalfQuadraticRobustRegressor(**params).fit(File(X), y)
-    assert_allclose(lazy.coef_, whole.coef_, rtol=1e-9)
+    within = X * [1e-65, 1.0, 1e65, 1.0]
+    whole = HalfQuadraticRobustRegressor(**params).fit(within, y)
+    lazy = HalfQuadraticRobustRegressor(**params).fit(File(within), y)
+    assert_array_equal(lazy.coef_, whole.coef_)
+    for beyond in (1e-200, 1e-75, 1e75, 1e180):
+        model = HalfQuadraticRobustRegressor(**params)
+        with pytest.raises(ValueError, match=r"^Column 2 of X is.*to other units"):
+            model.fit(File(X * [1.0, 1.0, beyond, 1.0]), y)
+        assert not hasattr(model, "n_features_in_")
 
 
 @pytest.mark.parametrize("criterion", ["sudemm", "regemm", "fixed"])

@@ -1,135 +1,227 @@
-"""Who works on chunks of rows, and what comes back."""
+"""Who works on chunks of rows: threads, when they start and when they end."""
 
-import os
+import _thread
 import threading
+import time
 
-import joblib
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from numpy.testing import assert_array_equal
 
-from sklearn_mm._rows.workers import (
-    chunks_of,
-    fill_chunks,
-    fill_rows,
-    kept_threads,
-    map_chunks,
-    map_rows,
-    row_chunks,
-)
+from sklearn_mm._rows import workers
+from sklearn_mm._rows.workers import Crew, kept_threads, row_chunks, threads
 
-X = np.arange(46.0).reshape(23, 2)
-CHUNKS = row_chunks(23, 4)
+TASKS = [(i,) for i in range(6)]
 
 
-def where(*arguments):
-    return os.getpid(), threading.get_ident()
+@pytest.fixture(autouse=True)
+def two_cores(monkeypatch):
+    monkeypatch.setattr(workers, "cpu_count", lambda: 2)
 
 
-@pytest.mark.parametrize("n_jobs", [None, 1])
-def test_one_job_is_done_by_the_thread_that_asks(n_jobs):
-    assert set(map_chunks(where, CHUNKS, n_jobs)) == {where()}
-    assert set(map_rows(where, X, CHUNKS, n_jobs)) == {where()}
+def n_threads():
+    """Threads of any kind but the first."""
+    return _thread._count()
 
 
-def test_a_single_chunk_needs_no_worker():
-    whole = [slice(0, 23)]
-    assert list(map_chunks(where, whole, 2)) == [where()]
-    assert list(map_rows(where, X, whole, 2)) == [where()]
+def wait_for(condition):
+    """A thread that has said it ends still takes a moment to do so."""
+    deadline = time.monotonic() + 30.0
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.001)
+    return condition()
 
 
-def test_jobs_are_threads_of_this_process():
-    for places in (map_chunks(where, CHUNKS, 2), map_rows(where, X, CHUNKS, 2)):
-        assert {process for process, _ in places} == {os.getpid()}
+class TestCrew:
+    def test_values_and_errors_come_back(self):
+        crew = Crew(2)
+        value = crew.submit(divmod, 7, 2)
+        error = crew.submit(divmod, 7, 0)
+        interrupt = crew.submit(interrupted)
+        assert value.get(timeout=30) == (True, (3, 1))
+        succeeded, raised = error.get(timeout=30)
+        assert not succeeded and isinstance(raised, ZeroDivisionError)
+        # Threads survive whatever a task raises.
+        succeeded, raised = interrupt.get(timeout=30)
+        assert not succeeded and isinstance(raised, KeyboardInterrupt)
+        assert crew.submit(abs, -3).get(timeout=30) == (True, 3)
+        crew.close()
+
+    def test_tasks_are_worked_on_side_by_side(self):
+        crew, together = Crew(2), threading.Barrier(2)
+        outcomes = [crew.submit(together.wait, 30) for _ in range(2)]
+        assert {outcome.get(timeout=60)[0] for outcome in outcomes} == {True}
+        crew.close()
+
+    @pytest.mark.parametrize("size", [1, 2, 5])
+    def test_threads_end_after_the_task_they_are_at(self, size):
+        before, done = n_threads(), []
+        crew = Crew(size)
+        assert wait_for(lambda: n_threads() == before + size)
+        started = threading.Event()
+
+        def task():
+            started.set()
+            time.sleep(0.05)
+            done.append(1)
+
+        crew.submit(task)
+        started.wait(30)
+        crew.close()
+        assert done == [1]
+        assert wait_for(lambda: n_threads() == before)
+        crew.close()  # twice does no harm
+
+    def test_waiting_threads_hold_no_memory(self):
+        class Large:
+            pass
+
+        import gc
+        import weakref
+
+        crew, large = Crew(1), Large()
+        reference = weakref.ref(large)
+        crew.submit(id, large).get(timeout=30)
+        del large
+        assert wait_for(lambda: gc.collect() is not None and reference() is None)
+        crew.close()
 
 
-def scaled(rows, shift, factor, out=None):
-    return np.multiply(factor, rows + shift[:, None], out=out)
+def interrupted():
+    raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize("n_jobs", [1, 2])
-@pytest.mark.parametrize("size", [4, 23, 50])
-@pytest.mark.parametrize("backend", ["threading", "loky"])
-def test_rows_come_with_their_arguments_and_fill_an_array(size, n_jobs, backend):
-    chunks = row_chunks(23, size)
-    offsets = np.arange(23.0)
-    expected = 10 * (X + offsets[:, None])
+class TestThreads:
+    def test_values_come_in_order(self):
+        def slow_first(i):
+            time.sleep(0.01 * (6 - i))
+            return i
 
-    def arguments(chunk):
-        return offsets[chunk], 10.0
+        assert list(threads(slow_first, TASKS, 2)) == list(range(6))
 
-    out = np.full((23, 2), np.nan)
-    with joblib.parallel_config(backend):
-        values = map_rows(scaled, X, chunks, n_jobs, arguments)
-        assert_array_equal(np.concatenate(list(values)), expected)
-        assert fill_rows(scaled, X, chunks, n_jobs, arguments, out) is out
-    assert_array_equal(out, expected)
-    out = np.full(23, np.nan, dtype=np.float32)
-    assert fill_chunks(offsets.__getitem__, chunks, n_jobs, out) is out
-    assert_array_equal(out, offsets)
+    def test_few_tasks_are_made_before_they_are_needed(self):
+        made = []
 
+        def tasks():
+            for i in range(100):
+                made.append(i)
+                yield (i,)
 
-def test_threads_are_kept_for_a_while(monkeypatch):
-    monkeypatch.setattr("sklearn_mm._rows.workers.cpu_count", lambda: 2)
-    before = threading.active_count()
-    together = threading.Barrier(2)
+        values = threads(abs, tasks(), 2)
+        assert made == []
+        assert next(values) == 0
+        assert len(made) == 5
+        values.close()
+        assert len(made) == 5
 
-    def thread(chunk):
-        together.wait(10)  # both of them are needed
-        return threading.current_thread()
+    def test_no_more_threads_than_cores(self):
+        before = n_threads()
+        seen = list(threads(lambda i: n_threads() - before, TASKS, 32))
+        assert max(seen) == 2
+        assert wait_for(lambda: n_threads() == before)
 
-    with kept_threads():
-        first = set(map_chunks(thread, CHUNKS[:4], 2))
-        assert set(map_chunks(thread, CHUNKS[:4], 2)) == first
-    assert len(first) == 2
-    assert not any(thread.is_alive() for thread in first)
-    assert first.isdisjoint(map_chunks(thread, CHUNKS[:4], 2))
-    assert threading.active_count() == before
+    def test_they_are_kept_for_a_while(self):
+        before = n_threads()
+        together = threading.Barrier(2)
 
+        def ident(i):
+            together.wait(30)  # both of them are needed
+            return threading.get_ident()
 
-@pytest.mark.parametrize("keep", [False, True])
-def test_nobody_works_on_after_an_error(keep):
-    running = set()
-
-    def work(chunk):
-        if chunk == CHUNKS[0]:
-            raise KeyError("first")
-        running.add(chunk.start)
-        threading.Event().wait(0.05)
-        running.discard(chunk.start)
-
-    def fail():
-        with pytest.raises(KeyError, match="first"):
-            list(map_chunks(work, CHUNKS, 2))
-        assert not running
-
-    if keep:
         with kept_threads():
+            first = set(threads(ident, TASKS, 2))
+            assert set(threads(ident, TASKS, 2)) == first
+            assert n_threads() == before + 2
+        assert len(first) == 2
+        assert threading.get_ident() not in first
+        assert wait_for(lambda: n_threads() == before)
+        # Not without being asked to.
+        assert len(set(threads(ident, TASKS, 2))) == 2
+        assert wait_for(lambda: n_threads() == before)
+
+    @pytest.mark.parametrize("keep", [False, True])
+    def test_nobody_works_on_after_an_error(self, keep):
+        before = n_threads()
+        running, ran = set(), []
+
+        def work(i):
+            if i == 0:
+                raise KeyError("first")
+            ran.append(i)
+            running.add(i)
+            threading.Event().wait(0.05)
+            running.discard(i)
+
+        def fail():
+            with pytest.raises(KeyError, match="first"):
+                list(threads(work, [(i,) for i in range(100)], 2))
+            assert not running
+            # Tasks that had been handed over are not wanted any more.
+            assert len(ran) < 5
+            assert wait_for(lambda: n_threads() == before)
+
+        if not keep:
             fail()
-    else:
-        fail()
+            return
+        with kept_threads():
+            list(threads(abs, TASKS, 2))
+            fail()
+            # The next map has threads again.
+            assert list(threads(abs, TASKS, 2)) == list(range(6))
+            assert n_threads() == before + 2
+        assert wait_for(lambda: n_threads() == before)
+
+    @pytest.mark.parametrize("keep", [False, True])
+    def test_nobody_works_on_when_values_are_left_alone(self, keep):
+        before = n_threads()
+
+        def leave():
+            values = threads(abs, [(i,) for i in range(100)], 2)
+            assert next(values) == 0
+            values.close()
+            assert wait_for(lambda: n_threads() == before)
+
+        if keep:
+            with kept_threads():
+                leave()
+        else:
+            leave()
+
+    def test_an_error_while_tasks_are_made(self):
+        before = n_threads()
+
+        def tasks():
+            yield (1,)
+            raise OSError("no such file")
+
+        with pytest.raises(OSError, match="no such file"):
+            list(threads(abs, tasks(), 2))
+        assert wait_for(lambda: n_threads() == before)
+
+    def test_kept_threads_belong_to_who_keeps_them(self):
+        """Another thread of the user's neither uses nor ends them."""
+        elsewhere = []
+
+        def other():
+            elsewhere.extend(threads(lambda i: threading.get_ident(), TASKS, 2))
+
+        together = threading.Barrier(2)
+
+        def ident(i):
+            together.wait(30)
+            return threading.get_ident()
+
+        with kept_threads():
+            own = set(threads(ident, TASKS, 2))
+            thread = threading.Thread(target=other)
+            thread.start()
+            thread.join()
+            assert own.isdisjoint(elsewhere)
+            assert set(threads(ident, TASKS, 2)) == own
 
 
-def test_data_may_have_borders_of_their_own():
-    class Blocks:
-        shape = (23, 2)
-        row_blocks = [slice(0, 20), slice(20, 23)]
-
-    assert chunks_of(Blocks(), 4) == Blocks.row_blocks
-    assert chunks_of(X, 4) == CHUNKS
-
-
-class TestChunks:
-    @given(n=st.integers(0, 50), size=st.integers(1, 60))
-    def test_cover(self, n, size):
-        rows = [i for chunk in row_chunks(n, size) for i in range(n)[chunk]]
-        assert rows == list(range(n))
-
-    @pytest.mark.parametrize("n_jobs", [None, 1, 2])
-    def test_order(self, n_jobs):
-        values = np.random.default_rng(0).normal(size=1000)
-        chunks = row_chunks(1000, 7)
-        sums = list(map_chunks(lambda c: values[c].sum(), chunks, n_jobs))
-        assert sums == [values[c].sum() for c in chunks]
+@given(n=st.integers(0, 50), size=st.integers(1, 60))
+def test_chunks_cover(n, size):
+    chunks = row_chunks(n, size)
+    assert [i for chunk in chunks for i in range(n)[chunk]] == list(range(n))
+    assert all(0 < chunk.stop - chunk.start <= size for chunk in chunks)

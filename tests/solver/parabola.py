@@ -1,12 +1,23 @@
 """A problem small enough to know everything about."""
 
-from dataclasses import dataclass, replace
+import functools
+import operator
+from dataclasses import dataclass
 
 import numpy as np
 
 from sklearn_mm._solver.history import History
 from sklearn_mm._solver.loop import minimize
-from sklearn_mm._solver.roles import Bounds, Memory, Moved
+from sklearn_mm._solver.roles import Bounds, Memory, Moved, Proposal
+
+START = np.array([3.0, -1.0])
+
+
+@dataclass(frozen=True)
+class At:
+    """A point at which nothing is known but theta."""
+
+    theta: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -17,26 +28,31 @@ class Parabola:
     """
 
     n_samples: int = 8
-    total: int = 0  # where these rows are a part
+    chunks: tuple = (slice(0, 8),)  # of cold bounds
 
-    def start(self, rows):
-        return (rows, 0.0)
+    def at(self, theta):
+        return At(theta)
 
-    def infer(self, theta, latent, effort):
+    def start(self, batch):
+        return (batch, 0.0)
+
+    def infer(self, point, latent, effort):
         return (latent[0], latent[1] + effort)
 
-    def map_parts(self, function, theta, chunks, n_jobs, *arguments):
-        for chunk in chunks:
-            size = len(range(self.n_samples)[chunk])
-            part = replace(self, n_samples=size, total=self.n_samples)
-            yield function(part, theta, *arguments)
-
-    def evaluate(self, theta, latent):
-        rows, passes = latent
-        share = len(range(self.n_samples)[rows]) / (self.total or self.n_samples)
+    def evaluate(self, point, latent):
+        batch, passes = latent
+        theta = point.theta
+        share = len(range(self.n_samples)[batch]) / self.n_samples
         objective = share * float(theta @ theta) / 2
         gap = share * 2.0**-passes
         return Bounds(objective + gap / 2, objective - gap / 2, share * theta)
+
+    def cold_bounds(self, point, effort):
+        parts = (
+            self.evaluate(point, self.infer(point, self.start(chunk), effort))
+            for chunk in self.chunks
+        )
+        return functools.reduce(operator.add, parts)
 
 
 @dataclass
@@ -45,20 +61,21 @@ class GradientStep:
 
     step_size: float = 0.5
 
-    def decrease(self, problem, theta, trial):
+    def propose(self, problem, point, trial, rejected=None):
         gradient = trial.bounds.gradient
-        return self.step_size / 2 * float(gradient @ gradient)
+        return Proposal(self.step_size / 2 * float(gradient @ gradient))
 
-    def __call__(self, problem, theta, inferred):
-        new = theta - self.step_size * inferred.trial.bounds.gradient
-        return Moved(new, float(np.linalg.norm(new - theta)))
+    def take(self, problem, point, inferred):
+        new = point.theta - self.step_size * inferred.trial.bounds.gradient
+        return Moved(problem.at(new), float(np.linalg.norm(new - point.theta)))
 
 
-def run(inference, max_iter=200, tol=1e-6, step=None, **kwargs):
+def run(inference, max_iter=200, tol=1e-6, step=None, problem=None, **kwargs):
+    problem = Parabola() if problem is None else problem
     history = History()
     result = minimize(
-        Parabola(),
-        np.array([3.0, -1.0]),
+        problem,
+        problem.at(START),
         inference=inference,
         step=GradientStep() if step is None else step,
         memory=Memory.start(10.0),
@@ -70,5 +87,5 @@ def run(inference, max_iter=200, tol=1e-6, step=None, **kwargs):
     return result, history.to_bunch()
 
 
-whole = [slice(0, 8)]
-halves = [slice(0, 3), slice(3, 8)]
+whole = (slice(0, 8),)
+halves = (slice(0, 3), slice(3, 8))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
-from parabola import halves, run, whole
+from parabola import At, Parabola, halves, run, whole
 
 from sklearn_mm._solver.inference import (
     Continuation,
@@ -17,7 +17,6 @@ from sklearn_mm._solver.inference import (
     Persistent,
     _effort,
     _slack,
-    accumulate_chunks,
 )
 from sklearn_mm._solver.loop import Status
 from sklearn_mm._solver.roles import ALL_ROWS, Bounds, Memory
@@ -30,7 +29,7 @@ from sklearn_mm.criteria import (
     SufficientDescent,
 )
 
-THETA = np.zeros(1)
+POINT = At(np.zeros(1))
 
 
 @dataclass
@@ -41,22 +40,25 @@ class Recorder:
     efforts: list = field(default_factory=list)
     n_starts: int = 0
 
-    def start(self, rows):
+    def at(self, theta):
+        return At(theta)
+
+    def start(self, batch):
         self.n_starts += 1
         return 0.0
 
-    def infer(self, theta, latent, effort):
+    def infer(self, point, latent, effort):
         self.efforts.append(effort)
         return latent + effort
 
-    def evaluate(self, theta, latent):
+    def evaluate(self, point, latent):
         return Bounds(self.upper, 1.0)
 
-    def map_parts(self, function, theta, chunks, n_jobs, *arguments):
-        return (function(self, theta, *arguments) for _ in chunks)
+    def cold_bounds(self, point, effort):
+        return self.evaluate(point, self.infer(point, self.start(ALL_ROWS), effort))
 
-    def minimize_upper(self, theta, latent):
-        return theta, 0.0, 0.0
+    def minimize_upper(self, point, latent):
+        return point.theta, 0.0, 0.0
 
 
 class Needs(Criterion):
@@ -78,7 +80,7 @@ def rounds(inference, problem, n=1):
     outcomes, learnt = [], []
     for iteration in range(n):
         memory = Memory(2.0, 2.0, iteration)
-        outcomes.append(inference(problem, THETA, ALL_ROWS, memory, step))
+        outcomes.append(inference(problem, POINT, ALL_ROWS, memory, step))
         learnt.append(inference.effort)
     return outcomes, learnt
 
@@ -125,21 +127,20 @@ class TestDoubling:
     @given(need=st.integers(1, 1000))
     def test_least_power_of_two_that_will_do(self, need):
         problem = Recorder()
-        inference = DoublingRestart(Needs(need), accumulate_chunks([ALL_ROWS]))
-        (outcome,), _ = rounds(inference, problem)
+        (outcome,), _ = rounds(DoublingRestart(Needs(need)), problem)
         least = 2 ** math.ceil(math.log2(need))
         assert outcome.trial.effort == problem.efforts[-1] == least
         assert outcome.work == sum(problem.efforts) == 2 * least - 1
         assert problem.n_starts == len(problem.efforts)  # nothing is kept
+        assert outcome.trial.latent is None
 
 
 @pytest.mark.parametrize("upper", [np.inf, np.nan, 1.0])
 @pytest.mark.parametrize("cls", [Continuation, DoublingRestart])
 def test_effort_ends_where_more_is_of_no_use(cls, upper):
     """No gap is left, or no finite bound: the only sane thing to do is to stop."""
-    more = {} if cls is Continuation else {"accumulate": accumulate_chunks([ALL_ROWS])}
     problem = Recorder(upper)
-    (outcome,), _ = rounds(cls(Needs(np.inf), **more), problem)
+    (outcome,), _ = rounds(cls(Needs(np.inf)), problem)
     assert not outcome.satisfied and not outcome.capped
     assert problem.efforts == [1.0]
 
@@ -162,8 +163,8 @@ class TestStrategies:
     def test_doubling_meets_the_criterion_within_four_times_the_least(
         self, criterion, chunks
     ):
-        inference = DoublingRestart(criterion, accumulate_chunks(chunks))
-        result, history = run(inference)
+        problem = Parabola(chunks=chunks)
+        result, history = run(DoublingRestart(criterion), problem=problem)
         assert result.status is Status.CONVERGED
         assert history.satisfied.all()
         # Restarting from one pass: 1 + 2 + ... + R < 2 R, and R < 2 * least.
@@ -171,9 +172,7 @@ class TestStrategies:
         assert np.all(history.lower_bound <= history.upper_bound)
 
     def test_doubling_reports_a_cap(self):
-        inference = DoublingRestart(
-            SufficientDescent(1e-9), accumulate_chunks(whole), max_effort=6
-        )
+        inference = DoublingRestart(SufficientDescent(1e-9), max_effort=6)
         _, history = run(inference, max_iter=1)
         assert not history.satisfied[0]
         assert history.effort[0] == 6
@@ -194,15 +193,9 @@ class TestStrategies:
         assert not history.satisfied[0]
         assert history.effort[0] == 5
 
-    @pytest.mark.parametrize("kind", ["doubling", "continuation"])
-    def test_prescribed_effort_is_made(self, kind):
-        criterion = Fixed(7)
-        inference = (
-            DoublingRestart(criterion, accumulate_chunks(whole))
-            if kind == "doubling"
-            else Continuation(criterion)
-        )
-        _, history = run(inference, max_iter=3)
+    @pytest.mark.parametrize("cls", [DoublingRestart, Continuation])
+    def test_prescribed_effort_is_made(self, cls):
+        _, history = run(cls(Fixed(7)), max_iter=3)
         assert_array_equal(history.effort, [7, 7, 7])
 
 
@@ -210,25 +203,25 @@ class TestStrategies:
 class Loosened:
     """Bounds with upper = 1 + (1 - effort)**2 above a lower bound of 1."""
 
-    def start(self, rows):
+    def start(self, batch):
         return None
 
-    def infer(self, theta, latent, effort):
+    def infer(self, point, latent, effort):
         return effort
 
-    def evaluate(self, theta, latent):
+    def evaluate(self, point, latent):
         return Bounds(1.0 + (1.0 - latent) ** 2, 1.0)
 
-    def minimize_upper(self, theta, latent):
-        return theta, 0.1, 1.0
+    def minimize_upper(self, point, latent):
+        return point.theta, 0.1, 1.0
 
 
 def search(criterion, previous, effort=1.0):
     inference = EffortBisection(criterion, effort=effort)
     return inference(
         Loosened(),
-        np.zeros(1),
-        slice(None),
+        POINT,
+        ALL_ROWS,
         Memory.start(previous),
         SurrogateMinimizer(),
     )
@@ -289,20 +282,24 @@ class TestBisection:
         class Promising(Recorder):
             promised = 0.1
 
-            def evaluate(self, theta, latent):
+            def evaluate(self, point, latent):
                 return Bounds(1.0 + (1.0 - self.efforts[-1]) ** 2, 1.0)
 
-            def minimize_upper(self, theta, latent):
-                return theta, self.promised, 0.0
+            def minimize_upper(self, point, latent):
+                return point.theta, self.promised, 0.0
+
+        def same(second, first):
+            one, two = first.trial, second.trial
+            return two.bounds is one.bounds and two.latent is one.latent
 
         def ask(inference, problem, **memory):
             memory = Memory(2.0, 2.0, **memory)
-            return inference(problem, THETA, ALL_ROWS, memory, SurrogateMinimizer())
+            return inference(problem, POINT, ALL_ROWS, memory, SurrogateMinimizer())
 
         problem, inference = Promising(), EffortBisection(SufficientDescent(0.5))
         first = ask(inference, problem)
         again = ask(inference, problem, rejected=1)
-        assert again.trial is first.trial and again.satisfied
+        assert same(again, first) and again.satisfied
         assert again.work == 0.0
         # The damped step promises less, so that the gap has to be smaller.
         problem.promised = 0.01
@@ -313,9 +310,28 @@ class TestBisection:
         inference = EffortBisection(Needs(2.0))
         first = ask(inference, problem)
         again = ask(inference, problem, rejected=1)
-        assert again.trial is first.trial and not again.satisfied
+        assert same(again, first) and not again.satisfied
         assert again.work == 0.0
         assert ask(inference, problem).work > 0.0
+
+    def test_a_step_is_told_of_its_rejected_proposal(self):
+        told = []
+
+        class Listening(SurrogateMinimizer):
+            def propose(self, problem, point, trial, rejected=None):
+                told.append(rejected)
+                return super().propose(problem, point, trial, rejected)
+
+        inference = EffortBisection(SufficientDescent(0.5))
+        first = inference(Loosened(), POINT, ALL_ROWS, Memory(2.0, 2.0), Listening())
+        assert told and set(told) == {None}
+        told.clear()
+        memory = Memory(2.0, 2.0, iteration=1, rejected=1)
+        again = inference(Loosened(), POINT, ALL_ROWS, memory, Listening())
+        # Looking at the decrease is what makes it propose, and once.
+        assert told == [first.trial.proposal]
+        assert again.trial.decrease == first.trial.decrease
+        assert len(told) == 1
 
     @given(previous=st.floats(1.001, 1.9), effort=st.floats(0.0, 1.0))
     def test_window_is_hit(self, previous, effort):

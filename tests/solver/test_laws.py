@@ -4,16 +4,15 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from linear_problem import make_model, make_problem
 from numpy.testing import assert_allclose
 
-from sklearn_mm._robust.linear import LinearResidual
-from sklearn_mm._robust.problem import HalfQuadraticProblem
-from sklearn_mm._robust.standardization import standardization
+from sklearn_mm._robust.problem import squared_norms
+from sklearn_mm._robust.reweighting import ReweightedLeastSquares
 from sklearn_mm._solver.history import History
 from sklearn_mm._solver.inference import EffortBisection
 from sklearn_mm._solver.loop import minimize
-from sklearn_mm._solver.roles import ALL_ROWS, Memory
-from sklearn_mm._solver.steps import SurrogateMinimizer
+from sklearn_mm._solver.roles import ALL_ROWS, Inferred, Memory, Trial
 from sklearn_mm.criteria import Fixed, RelaxedGeneralized, SufficientDescent
 from sklearn_mm.kernels import KERNELS
 
@@ -30,32 +29,32 @@ def problems(draw):
     bad = rng.random(n) < draw(st.floats(0.0, 0.5))
     Y[bad] += draw(st.floats(-5.0, 5.0)) + rng.normal(size=(bad.sum(), d))
     weight = rng.integers(1, 4, size=n).astype(float)
-    mean, scale = standardization(X, weight, True)
     alpha = draw(st.sampled_from([0.0, 0.1, 10.0]))
-    model = LinearResidual(X, Y, mean, scale, True, alpha)
+    model = make_model(X, Y, weight, alpha=alpha)
     kernel = KERNELS[draw(st.sampled_from(sorted(KERNELS)))]
     tau = draw(st.floats(0.05, 5.0))
     theta = rng.normal(size=model.shape).ravel()
-    return HalfQuadraticProblem(model, kernel, tau, weight), theta
+    return make_problem(model, weight, kernel, tau), theta
 
 
 def run(problem, theta, criterion, effort=0.0, max_iter=40):
-    """Iterates, history and first memory of a run."""
+    """Thetas and history of a run."""
     iterates = [theta]
 
-    class Recorder(SurrogateMinimizer):
-        def __call__(self, problem, theta, inferred):
-            moved = super().__call__(problem, theta, inferred)
-            iterates.append(moved.theta)
+    class Recorder(ReweightedLeastSquares):
+        def take(self, problem, point, inferred):
+            moved = super().take(problem, point, inferred)
+            iterates.append(moved.point.theta)
             return moved
 
     history = History()
+    point = problem.at(theta)
     minimize(
         problem,
-        theta,
+        point,
         inference=EffortBisection(criterion, effort=effort),
         step=Recorder(),
-        memory=Memory.start(problem.upper_at(theta, effort)),
+        memory=Memory.start(problem.upper_at(point, effort)),
         history=history,
         max_iter=max_iter,
         tol=0.0,
@@ -67,36 +66,74 @@ def run(problem, theta, criterion, effort=0.0, max_iter=40):
 def test_bounds_enclose_the_objective_and_tighten_with_effort(case, low, high):
     problem, theta = case
     low, high = sorted([low, high])
-    latent = problem.start(ALL_ROWS)
-    loose = problem.evaluate(theta, problem.infer(theta, latent, low))
-    tight = problem.evaluate(theta, problem.infer(theta, latent, high))
-    objective = problem.objective(theta)
+    point, latent = problem.at(theta), problem.start(ALL_ROWS)
+    loose = problem.evaluate(point, problem.infer(point, latent, low))
+    tight = problem.evaluate(point, problem.infer(point, latent, high))
+    objective = problem.objective(point)
     slack = ROUNDING * loose.upper
     assert objective <= tight.upper + slack
     assert tight.upper <= loose.upper + slack
     assert_allclose([loose.lower, tight.lower], objective)
-    exact = problem.evaluate(theta, problem.infer(theta, latent, 1.0))
+    exact = problem.evaluate(point, problem.infer(point, latent, 1.0))
     assert exact.gap == 0.0
     # u = 1: the bound is (ridge) least squares.
-    ones = problem.evaluate(theta, problem.infer(theta, latent, 0.0))
-    squares = problem.model.squared_norms(theta)
+    ones = problem.evaluate(point, problem.infer(point, latent, 0.0))
+    squares = squared_norms(point.residual)
     plain = problem.sample_weight @ squares / 2 + problem.model.penalty(theta)
     assert_allclose(ones.upper, plain)
+
+
+@given(problems(), st.lists(st.floats(0.0, 1.0), min_size=1, max_size=4))
+def test_what_a_latent_carries_on_is_what_a_cold_one_finds(case, efforts):
+    problem, theta = case
+    point = problem.at(theta)
+    latent = problem.start(ALL_ROWS)
+    for effort in efforts:
+        latent = problem.infer(point, latent, effort)
+        cold = problem.infer(point, problem.start(ALL_ROWS), effort)
+        assert latent == cold
+        assert problem.upper_at(point, effort) == latent.upper
+
+
+@given(problems(), st.floats(0.0, 1.0))
+def test_weights_define_the_bound(case, effort):
+    problem, theta = case
+    point = problem.at(theta)
+    latent = problem.infer(point, problem.start(ALL_ROWS), effort)
+    u = problem.confidence(point, effort)
+    assert np.all((u >= 0.0) & (u <= 1.0))
+    assert_allclose(problem.weights(point, latent), problem.sample_weight * u)
+    z = squared_norms(point.residual, problem.tau)
+    data = problem.tau**2 * problem.sample_weight @ problem.kernel.upper_bound(z, u)
+    assert_allclose(data + point.penalty, latent.upper, rtol=1e-12)
+    # Memory that is handed in is used.
+    memory = np.full(len(u), np.nan)
+    assert problem.confidence(point, effort, memory) is memory
+    assert_allclose(memory, u, rtol=0)
 
 
 @given(problems(), st.floats(0.0, 1.0))
 def test_step_minimises_the_upper_bound(case, effort):
     problem, theta = case
-    latent = problem.infer(theta, problem.start(ALL_ROWS), effort)
-    before = problem.evaluate(theta, latent).upper
-    new, decrease, _ = problem.minimize_upper(theta, latent)
+    point = problem.at(theta)
+    latent = problem.infer(point, problem.start(ALL_ROWS), effort)
+    bounds = problem.evaluate(point, latent)
+    before, u = bounds.upper, problem.confidence(point, effort)
+    step = ReweightedLeastSquares()
+    trial = Trial(
+        bounds, effort, latent, lambda trial: step.propose(problem, point, trial)
+    )
 
     def upper(at):
-        z = problem.z(at)
-        value = problem.kernel.upper_bound(z, latent.u)
+        z = squared_norms(problem.at(at).residual, problem.tau)
+        value = problem.kernel.upper_bound(z, u)
         data = problem.tau**2 * (problem.sample_weight @ value)
         return data + problem.model.penalty(at)
 
+    decrease = trial.decrease
+    moved = step.take(problem, point, Inferred(trial, True, 1.0))
+    new = moved.point.theta
+    assert moved.info["decrease"] == decrease
     assert_allclose(before - upper(new), decrease, rtol=1e-6, atol=1e-8 * before)
     # No point nearby is lower.
     rng = np.random.default_rng(0)
@@ -112,7 +149,7 @@ def test_regemm(case, effort):
     iterates, history = run(problem, theta, RelaxedGeneralized(eta, eta_prime), effort)
     slack = ROUNDING * history.previous_upper[0]
     upper, lower = history.upper_bound, history.lower_bound
-    objectives = [problem.objective(theta) for theta in iterates]
+    objectives = [problem.objective(problem.at(theta)) for theta in iterates]
     # J <= upper bound at every iterate, and the lower bound is J.
     assert np.all(np.array(objectives[:-1]) <= upper + slack)
     assert_allclose(lower, objectives[:-1], atol=slack)
@@ -138,7 +175,7 @@ def test_sudemm(case):
     rho = 0.5
     iterates, history = run(problem, theta, SufficientDescent(rho), max_iter=15)
     slack = ROUNDING * history.previous_upper[0]
-    objectives = np.array([problem.objective(theta) for theta in iterates])
+    objectives = np.array([problem.objective(problem.at(theta)) for theta in iterates])
     # J(new) <= J(old) - (1 - rho) * decrease wherever the criterion was satisfied.
     held = history.satisfied.astype(bool)
     guaranteed = objectives[:-1] - (1 - rho) * history.decrease
@@ -164,9 +201,7 @@ def test_regemm_drives_its_certificate_to_zero(name):
     Y = (X @ [1.0, 2.0, 3.0] + 0.1 * rng.normal(size=80))[:, None]
     Y[:25] += 4.0
     weight = np.ones(80)
-    mean, scale = standardization(X, weight, True)
-    model = LinearResidual(X, Y, mean, scale, True)
-    problem = HalfQuadraticProblem(model, KERNELS[name], 0.5, weight)
+    problem = make_problem(make_model(X, Y, weight), weight, KERNELS[name], 0.5)
     theta = np.zeros(4)
     _, history = run(problem, theta, RelaxedGeneralized(), max_iter=60)
     c = history.previous_upper - history.lower_bound

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 from decay_curve import START, exponential, make_problem
+from parabola import At
 
 from sklearn_mm import robust_least_squares
 from sklearn_mm._robust.callable import CallableResidual
@@ -17,38 +18,54 @@ from sklearn_mm._solver.roles import ALL_ROWS, Bounds, Inferred, Memory, Trial
 from sklearn_mm.criteria import Fixed, Graduated, RelaxedGeneralized
 from sklearn_mm.kernels import KERNELS
 
-LIFTABLE = sorted(set(KERNELS) - {"huber", "quadratic"})
+POINT = At(START)
 
 
 @pytest.mark.parametrize("kernel", sorted(KERNELS))
 @pytest.mark.parametrize("effort", [0.3, 1.0])
 def test_gradient_of_the_upper_bound(kernel, effort):
     problem = make_problem(kernel)
-    latent = problem.infer(START, problem.start(ALL_ROWS), effort)
-    gradient = problem.normal_system(START, latent).gradient
+    point = problem.at(START)
+    latent = problem.infer(point, problem.start(ALL_ROWS), effort)
+    gradient = problem.normal_system(point, latent).gradient
     for k, h in enumerate(1e-6 * np.eye(3)):
-        slope = problem.decrease(START - h, _at(problem, START - h, latent), START + h)
-        np.testing.assert_allclose(gradient[k], -slope / 2e-6, rtol=1e-5, atol=1e-7)
+        # Both from the same point, which the weights belong to.
+        ahead, behind = (
+            problem.decrease(point, latent, problem.at(START + step))
+            for step in (h, -h)
+        )
+        slope = (behind - ahead) / 2e-6
+        np.testing.assert_allclose(gradient[k], slope, rtol=1e-5, atol=1e-7)
 
 
-def _at(problem, theta, latent):
-    """The same weights, seen from another theta."""
-    from dataclasses import replace
+def test_decrease_is_that_of_the_bound_and_nan_where_it_is_not_defined():
+    problem = make_problem()
+    point = problem.at(START)
+    latent = problem.infer(point, problem.start(ALL_ROWS), 0.5)
+    u = problem.confidence(point, 0.5)
 
-    return replace(latent, theta=theta, z=problem.z(theta))
+    def bound(theta):
+        return u @ np.square(problem.at(theta).residual[:, 0]) / 2
+
+    other = START + np.array([0.1, -0.2, 0.05])
+    found = problem.decrease(point, latent, problem.at(other))
+    np.testing.assert_allclose(found, bound(START) - bound(other), rtol=1e-10)
+    with np.errstate(over="ignore"):
+        away = problem.at(np.array([1.0, -1e6, 0.0]))
+    assert np.isnan(problem.decrease(point, latent, away))
 
 
 def test_steps_do_not_depend_on_units():
     units = np.array([1e-6, 1e5, 1.0])
     fun = exponential()
     plain = make_problem(fun=fun)
-    latent = plain.infer(START, plain.start(ALL_ROWS), 0.5)
-    one, _ = plain.normal_system(START, latent).damped_step(0.1)
-    model = plain.model
-    J = model.jacobian(START)
+    point = plain.at(START)
+    latent = plain.infer(point, plain.start(ALL_ROWS), 0.5)
+    one, _ = plain.normal_system(point, latent).damped_step(0.1)
+    J = point.jacobian
     scaled = CallableResidual(lambda x: fun(x * units), lambda x: J * units)
-    scaled.residual(START / units)
-    two, _ = scaled.normal_system(START / units, latent.u).damped_step(0.1)
+    weights = plain.confidence(point, 0.5)
+    two, _ = scaled.normal_system(scaled.at(START / units), weights).damped_step(0.1)
     np.testing.assert_allclose(two * units, one, rtol=1e-6)
 
 
@@ -57,16 +74,17 @@ def test_a_rejected_step_changes_nothing_but_the_damping():
     calls = []
 
     class Spy(LevenbergMarquardtStep):
-        def __call__(self, problem, theta, inferred):
-            moved = super().__call__(problem, theta, inferred)
-            calls.append((theta, inferred, moved, self.damping))
+        def take(self, problem, point, inferred):
+            moved = super().take(problem, point, inferred)
+            calls.append((point, inferred, moved, self.damping))
             return moved
 
     # A start and a damping from which the first steps overshoot.
     problem = make_problem(fun=lambda x: np.arctan(x - 0.3) * np.ones(3), tau=10.0)
     step = Spy(initial_damping=1e-8)
     history = History()
-    start = np.array([6.0, -7.0, 5.0])
+    start = problem.at(np.array([6.0, -7.0, 5.0]))
+    n_jac = problem.model.n_jac
     minimize(
         problem,
         start,
@@ -82,14 +100,18 @@ def test_a_rejected_step_changes_nothing_but_the_damping():
     assert rejections
     columns = history.to_bunch()
     for i in rejections:
-        theta, inferred, moved, damping = calls[i]
-        assert moved.theta is theta
+        point, inferred, moved, damping = calls[i]
+        assert moved.point is point
         following = calls[i + 1]
-        assert following[0] is theta
-        assert following[1].trial is inferred.trial
+        assert following[0] is point
+        old, new = inferred.trial, following[1].trial
+        assert new.latent is old.latent and new.bounds is old.bounds
+        assert new.proposal.system is old.proposal.system
         assert columns.previous_upper[i + 1] == columns.previous_upper[i]
         assert columns.work[i + 1] == 0.0
         assert damping > columns.damping[i]
+    # One Jacobian where a step was made, none where it was refused.
+    assert problem.model.n_jac - n_jac == len(calls) - len(rejections)
 
 
 def test_damping_starts_again_at_each_level():
@@ -114,7 +136,7 @@ def test_damping_starts_again_at_each_level():
 def test_stationary_theta_is_accepted_and_the_bound_tightened():
     """At the minimiser of an upper bound no decrease is possible; the run goes on."""
     problem = make_problem(fun=lambda x: np.r_[x, x - 1.0], tau=0.5)
-    start = np.full(3, 0.5)  # minimises the bound for any equal weights
+    start = problem.at(np.full(3, 0.5))  # minimises the bound for any equal weights
     result = minimize(
         problem,
         start,
@@ -141,27 +163,25 @@ def test_singular_systems_are_damped_not_fatal():
     assert result.cost < 1e-15
 
 
-# Joint minimisation over theta and weights.
-
-
 def test_a_system_without_solution_is_a_rejected_step():
     class Unsolvable(HalfQuadraticProblem):
-        def normal_system(self, theta, latent):
-            system = super().normal_system(theta, latent)
+        def normal_system(self, point, latent):
+            system = super().normal_system(point, latent)
             system.damped_step = lambda damping: None
             return system
 
     inner = make_problem()
-    problem = Unsolvable(inner.model, inner.kernel, inner.tau, inner.sample_weight)
+    problem = Unsolvable(**vars(inner))
     step = LevenbergMarquardtStep()
     damping = step.damping
     inference = EffortBisection(Fixed(1.0))
-    memory = Memory.start(problem.upper_at(START, 1.0))
-    inferred = inference(problem, START, ALL_ROWS, memory, step)
+    point = problem.at(START)
+    memory = Memory.start(problem.upper_at(point, 1.0))
+    inferred = inference(problem, point, ALL_ROWS, memory, step)
     assert inferred.trial.decrease == 0.0
-    moved = step(problem, START, inferred)
+    moved = step.take(problem, point, inferred)
     assert not moved.accepted
-    assert moved.theta is START
+    assert moved.point is point
     assert step.damping > damping
 
 
@@ -175,21 +195,27 @@ class Scripted:
     delta: float = 3.0
     gradient = np.array([1.0, -5.0, 2.0])
 
-    def normal_system(self, theta, latent):
+    def at(self, theta):
+        return At(theta)
+
+    def normal_system(self, point, latent):
         return self
 
     def damped_step(self, damping):
         return np.array([0.0, self.delta, 4.0]), self.predicted
 
-    def retract(self, theta, delta):
-        return theta + delta
+    def retract(self, point, delta):
+        return point.theta + delta
 
-    def decrease(self, theta, latent, new):
+    def decrease(self, point, latent, new):
         return self.actual
 
     def step(self, step):
-        trial = Trial(Bounds(self.upper, 0.0), 1.0, latent=object())
-        return step(self, START, Inferred(trial, True, 1.0))
+        def propose(trial):
+            return step.propose(self, POINT, trial)
+
+        trial = Trial(Bounds(self.upper, 0.0), 1.0, object(), propose)
+        return step.take(self, POINT, Inferred(trial, True, 1.0))
 
 
 @pytest.mark.parametrize("quality", [1e-3, 0.2, 0.5, 0.7, 0.95, 1.0, 3.0])
@@ -212,7 +238,7 @@ def test_damping_follows_nielsen_after_a_success(predicted, quality):
         "decrease": problem.actual,
         "step_norm": 5.0,
     }
-    np.testing.assert_array_equal(moved.theta - START, [0.0, 3.0, 4.0])
+    np.testing.assert_array_equal(moved.point.theta - START, [0.0, 3.0, 4.0])
 
 
 def test_damping_doubles_ever_faster_until_a_success():
@@ -236,7 +262,7 @@ def test_steps_that_are_not_finite_are_rejected(delta, predicted):
     problem = Scripted(predicted, delta=delta)
     moved = problem.step(step)
     assert not moved.accepted
-    assert moved.theta is START
+    assert moved.point is POINT
     assert moved.info["step_norm"] == moved.info["decrease"] == 0.0
 
 

@@ -5,14 +5,10 @@ import time
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-from parabola import GradientStep, Parabola, run, whole
+from parabola import START, At, GradientStep, Parabola, run
 
 from sklearn_mm._solver.history import History
-from sklearn_mm._solver.inference import (
-    Continuation,
-    DoublingRestart,
-    accumulate_chunks,
-)
+from sklearn_mm._solver.inference import Continuation, DoublingRestart
 from sklearn_mm._solver.loop import Status, minimize
 from sklearn_mm._solver.roles import Bounds, Memory, Monitor, Moved, Trial
 from sklearn_mm.criteria import (
@@ -22,14 +18,19 @@ from sklearn_mm.criteria import (
 )
 
 
+class Infinite(Parabola):
+    """No bound is finite."""
+
+    def evaluate(self, point, latent):
+        return Bounds(np.inf, 0.0, np.zeros(2))
+
+
 class TestLoop:
     def test_sudemm_decreases_as_guaranteed(self):
         rho = 0.5
-        inference = DoublingRestart(
-            SufficientDescent(rho), accumulate_chunks(whole), effort=1
-        )
+        inference = DoublingRestart(SufficientDescent(rho), effort=1)
         _, history = run(inference, max_iter=25, tol=0.0)
-        theta = np.array([3.0, -1.0])
+        theta = START
         for lower in history.lower_bound:
             gradient = theta
             new = theta - 0.5 * gradient
@@ -39,7 +40,7 @@ class TestLoop:
 
     def test_regemm_telescopes(self):
         eta = 0.5
-        inference = DoublingRestart(RelaxedGeneralized(eta), accumulate_chunks(whole))
+        inference = DoublingRestart(RelaxedGeneralized(eta))
         _, history = run(inference, max_iter=25, tol=0.0)
         c = history.previous_upper - history.lower_bound
         total = (history.previous_upper[0] - history.upper_bound[-1]) / eta
@@ -59,8 +60,9 @@ class TestLoop:
             def begin(self):
                 self.begun += 1
 
-            def end(self, theta, record):
+            def end(self, point, record):
                 self.ended += 1
+                assert isinstance(point, At)
                 assert record["upper_bound"] >= record["lower_bound"]
                 return self.ended == 3
 
@@ -81,13 +83,13 @@ class TestLoop:
 
     def test_rejected_steps_keep_the_bound_and_end_the_run(self):
         class Stuck(GradientStep):
-            def __call__(self, problem, theta, inferred):
-                return Moved(theta, 0.0, accepted=False)
+            def take(self, problem, point, inferred):
+                return Moved(point, 0.0, accepted=False)
 
         history = History()
         result = minimize(
             Parabola(),
-            np.ones(1),
+            At(np.ones(1)),
             inference=Continuation(Fixed(2)),
             step=Stuck(),
             memory=Memory.start(10.0),
@@ -100,40 +102,80 @@ class TestLoop:
         assert result.n_iter == 5
         assert_array_equal(history.to_bunch().previous_upper, 10.0)
 
-    def test_sound_parameters_are_those_before_the_bound_blew_up(self):
-        steps, first_upper = [], 1e-3
-        theta = np.array([0.03, -0.01])
+    def test_a_bound_that_overflows_ends_the_run_at_the_theta_before(self):
+        steps, history = [], History()
 
         class Climbing(GradientStep):
-            def __call__(self, problem, theta, inferred):
-                steps.append(theta)
-                return super().__call__(problem, theta, inferred)
+            def take(self, problem, point, inferred):
+                steps.append(point.theta)
+                return super().take(problem, point, inferred)
 
-        def climb(max_iter):
-            steps.clear()
-            return minimize(
+        with np.errstate(over="ignore"):
+            result = minimize(
                 Parabola(),
-                theta,
+                At(np.array([0.03, -0.01])),
                 inference=Continuation(Fixed(60)),
                 step=Climbing(-1.0),
-                memory=Memory.start(first_upper),
-                history=History(),
-                max_iter=max_iter,
+                memory=Memory.start(1e-3),
+                history=history,
+                max_iter=2000,
                 tol=None,
             )
-
-        result = climb(20)
-        uppers = [x @ x / 2 for x in steps]
-        last = max(i for i, upper in enumerate(uppers) if upper <= 10 * first_upper)
-        assert 0 < last < 19
-        assert_array_equal(result.sound, steps[last])
-        assert_array_equal(climb(2).sound, steps[1])
-        # A bound that overflows ends the run there.
-        with np.errstate(over="ignore"):
-            result = climb(2000)
         assert result.status is Status.DIVERGED
         assert result.n_iter == len(steps) + 1
-        assert_array_equal(result.theta, steps[last])
+        assert_array_equal(result.point.theta, steps[-1])
+        # All that is on record is finite.
+        assert len(history) == len(steps)
+        assert np.isfinite(history.to_bunch().upper_bound).all()
+
+    def test_a_start_without_finite_bounds_is_returned_as_it_is(self):
+        result, history = run(Continuation(Fixed(3)), problem=Infinite())
+        assert result.status is Status.DIVERGED
+        assert result.n_iter == 1
+        assert_array_equal(result.point.theta, START)
+        assert not history
+
+    def test_monitor_hears_of_every_update_before_the_step(self):
+        heard = []
+
+        class Listener(Monitor):
+            def inferred(self, point, inferred):
+                heard.append((point, inferred))
+
+        class Checked(GradientStep):
+            def take(self, problem, point, inferred):
+                assert heard[-1] == (point, inferred)
+                return super().take(problem, point, inferred)
+
+        run(
+            Continuation(Fixed(3)),
+            max_iter=4,
+            tol=0.0,
+            step=Checked(),
+            monitor=Listener(),
+            batches=lambda: [slice(0, 4), slice(4, 8)],
+        )
+        assert len(heard) == 8
+
+    def test_points_are_handed_on_as_they_are(self):
+        """What a step knows at the next theta is not computed again."""
+        seen = []
+
+        class Seeing(Continuation):
+            def __call__(self, problem, point, batch, memory, step):
+                seen.append(point)
+                return super().__call__(problem, point, batch, memory, step)
+
+        class Made(GradientStep):
+            def take(self, problem, point, inferred):
+                moved = super().take(problem, point, inferred)
+                made.append(moved.point)
+                return moved
+
+        made = []
+        result, _ = run(Seeing(Fixed(3)), max_iter=4, tol=0.0, step=Made())
+        assert all(a is b for a, b in zip(seen[1:], made, strict=False))
+        assert result.point is made[-1]
 
     @pytest.mark.parametrize("at", [1, 3])
     @pytest.mark.parametrize("options", [{}, {"interruptible": True}])
@@ -143,11 +185,11 @@ class TestLoop:
         steps = []
 
         class Interrupted(GradientStep):
-            def __call__(self, problem, theta, inferred):
-                steps.append(theta)
+            def take(self, problem, point, inferred):
+                steps.append(point.theta)
                 if len(steps) == at:
                     raise KeyboardInterrupt
-                return super().__call__(problem, theta, inferred)
+                return super().take(problem, point, inferred)
 
         def interrupted():
             return run(Continuation(Fixed(3)), step=Interrupted(), **options)[0]
@@ -159,7 +201,7 @@ class TestLoop:
             result = interrupted()
             assert result.status is Status.INTERRUPTED
             assert result.n_iter == at - 1
-            assert_array_equal(result.theta, steps[-1])
+            assert_array_equal(result.point.theta, steps[-1])
 
     def test_history_tells_epochs_and_seconds(self):
         begin = time.perf_counter()
@@ -175,6 +217,37 @@ class TestLoop:
         assert np.all(np.diff(history.time, prepend=0.0) >= 0.0)
         assert history.time[-1] <= elapsed
         assert_array_equal(history.gap, history.upper_bound - history.lower_bound)
+
+    @pytest.mark.parametrize("unit", [1.0, 4.0, 1e300])
+    def test_history_in_other_units(self, unit):
+        _, plain = run(Continuation(Fixed(1)), max_iter=3, tol=None)
+        history = History()
+        minimize(
+            Parabola(),
+            At(START),
+            inference=Continuation(Fixed(1)),
+            step=GradientStep(),
+            memory=Memory.start(10.0),
+            history=history,
+            max_iter=3,
+            tol=None,
+        )
+        history._columns["decrease"] = [1.0, 2.0, 1e20]  # some steps tell it
+        found = history.to_bunch(unit)
+        assert found.keys() == plain.keys() | {"decrease"}
+        objectives = {"upper_bound", "lower_bound", "gap", "previous_upper"}
+        for name in plain.keys() - {"time"}:
+            factor = unit if name in objectives else 1.0
+            assert_array_equal(found[name], plain[name] * factor)
+        # Where a number overflows, that is no warning.
+        expected = [unit, 2 * unit, np.inf if unit > 1e290 else 1e20 * unit]
+        assert_array_equal(found.decrease, expected)
+        # The record itself stays as it is.
+        assert_array_equal(history.to_bunch().upper_bound, plain.upper_bound)
+
+    def test_nothing_recorded(self):
+        assert not History().to_bunch(3.0)
+        assert len(History()) == 0
 
     def test_memory(self):
         trial = Trial(Bounds(3.0, 1.0), 1.0)
