@@ -114,7 +114,7 @@ class TestArrays:
         "init", [[1.0], [1.0] * 5, [[1.0] * 3] * 2, np.ones((1, 1, 3))]
     )
     def test_of_the_wrong_shape(self, rng, init):
-        with pytest.raises(ValueError, match="init must have shape|dim <= 2"):
+        with pytest.raises(ValueError, match=r"init must have shape|dim <= 2"):
             Data(rng).start(init)
 
     @pytest.mark.parametrize("value", [np.nan, np.inf])
