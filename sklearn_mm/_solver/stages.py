@@ -93,7 +93,10 @@ def run_stages(
     max_rejected, interruptible : int, bool
         Passed on to the loop.
     """
-    options = {"max_rejected": max_rejected, "interruptible": interruptible}
+    options: dict[str, Any] = {
+        "max_rejected": max_rejected,
+        "interruptible": interruptible,
+    }
     if first is not None:
         result = first.run(point, history, left(), **options)
         result = replace(result, point=between(result.point))
