@@ -38,8 +38,8 @@ def given_start(
         else:
             theta = _array_theta(init, model, scaling, y, weight)
         point = model.at(theta)
-        size = np.max(squared_norms(point.residual))
-    if not np.isfinite(size + theta @ theta):
+        size = np.max(squared_norms(point.residual)) + theta @ theta
+    if not np.isfinite(size):
         what = "init" if previous is None else "The model of warm_start=True"
         raise ValueError(f"{what} is so far from the data that squares overflow.")
     return point

@@ -9,11 +9,6 @@ import pytest
 import scipy.sparse
 from numpy.testing import assert_array_equal
 
-from sklearn_mm import (
-    ContrastiveHebbianClassifier,
-    ContrastiveHebbianRegressor,
-    HalfQuadraticRobustRegressor,
-)
 from sklearn_mm._rows.sources import lazy_rows
 from sklearn_mm._rows.table import Rows
 
@@ -90,22 +85,6 @@ class TestWorkers:
     def test_no_jobs_are_an_error(self, make):
         with pytest.raises(ValueError, match="n_jobs must be None or a non-zero"):
             make(X, 4, 0)
-
-    @pytest.mark.parametrize(
-        "cls",
-        [
-            HalfQuadraticRobustRegressor,
-            ContrastiveHebbianRegressor,
-            ContrastiveHebbianClassifier,
-        ],
-    )
-    def test_no_jobs_are_an_error_in_every_estimator(self, cls):
-        model = cls(n_jobs=0)
-        y = np.arange(23) % 2
-        before = dict(vars(model))
-        with pytest.raises(ValueError, match=r"'n_jobs' parameter of .* Got 0 instead"):
-            model.fit(X, y)
-        assert vars(model) == before
 
 
 @pytest.mark.parametrize("n_jobs", [1, 2])

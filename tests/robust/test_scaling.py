@@ -1,0 +1,161 @@
+"""From the user's units to the solver's and back."""
+
+import numpy as np
+import pytest
+import scipy.sparse
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
+
+from sklearn_mm._robust.scaling import Scaling
+from sklearn_mm._rows.statistics import unit_weights
+from sklearn_mm._rows.table import Rows
+
+
+def scaling_of(X, y, sample_weight=None, fit_intercept=True, **rows):
+    weight, unit = unit_weights(sample_weight, X)
+    rows = Rows.of(X, **rows)
+    scaling = Scaling.of(rows, y, weight, unit, fit_intercept, "Estimator")
+    return scaling, rows, weight
+
+
+def make(rng, n=60, p=3, d=None, dtype=np.float64):
+    X = (rng.normal(size=(n, p)) * [1.0, 50.0, 0.02][:p] + 4.0).astype(dtype)
+    y = rng.normal(size=n if d is None else (n, d)) * 7.0 - 30.0
+    return X, y
+
+
+@given(
+    seed=st.integers(0, 10_000),
+    d=st.sampled_from([None, 1, 3]),
+    fit_intercept=st.booleans(),
+    exponent=st.floats(-60, 60),
+)
+def test_theta_and_plane_are_inverse_to_each_other(seed, d, fit_intercept, exponent):
+    rng = np.random.default_rng(seed)
+    X, y = make(rng, d=d)
+    scaling, _, _ = scaling_of(X, y * 10.0**exponent, fit_intercept=fit_intercept)
+    n_outputs = 1 if d is None else d
+    theta = rng.normal(size=scaling.frame.n_parameters * n_outputs)
+    plane = scaling.plane(theta)
+    assert plane["coef_"].shape == ((3,) if d is None else (d, 3))
+    assert np.shape(plane["intercept_"]) == (() if d is None else (d,))
+    coef, intercept = np.atleast_2d(plane["coef_"]), plane["intercept_"]
+    assert_allclose(scaling.theta(coef, intercept), theta, rtol=1e-8, atol=1e-8)
+    if not fit_intercept:
+        assert_array_equal(intercept, 0.0)
+
+
+@pytest.mark.parametrize("container", [np.asarray, scipy.sparse.csr_array])
+@pytest.mark.parametrize("fit_intercept", [True, False])
+@pytest.mark.parametrize("d", [None, 2])
+def test_both_units_have_the_same_residuals(rng, container, fit_intercept, d):
+    X, y = make(rng, d=d)
+    weight = rng.random(60)
+    scaling, rows, _ = scaling_of(container(X), y, weight, fit_intercept)
+    model = scaling.model(rows, y, alpha=0.3)
+    theta = rng.normal(size=model.shape).ravel()
+    point, plane = model.at(theta), scaling.plane(theta)
+    predicted = X @ plane["coef_"].T + plane["intercept_"]
+    residual = (y - predicted).reshape(60, -1)
+    assert_allclose(point.residual * scaling.spread, residual, rtol=1e-7, atol=1e-9)
+    # And the same objective, its penalty included.
+    unit = weight / weight.max()
+    solver = unit @ np.square(point.residual).sum(axis=1) / 2 + point.penalty
+    user = weight @ np.square(residual).sum(axis=1) / 2
+    user += 0.15 * np.sum(plane["coef_"] ** 2)
+    assert_allclose(solver * scaling.objective, user, rtol=1e-7)
+
+
+def test_targets_have_median_zero_and_spread_one(rng):
+    X, y = make(rng, n=101, d=2)
+    scaling, _, _ = scaling_of(X, y)
+    targets = scaling.targets(y)[:]
+    assert_allclose(np.median(targets, axis=0), 0.0, atol=1e-12)
+    # One spread for all outputs: a row has one weight.
+    assert_allclose(np.median(np.abs(targets), axis=0).max(), 1.0)
+    assert_array_equal(scaling.targets(y)[3:7], targets[3:7])
+
+
+def test_targets_without_an_intercept_are_not_moved(rng):
+    X, y = make(rng)
+    scaling, _, _ = scaling_of(X, y, fit_intercept=False)
+    assert_array_equal(scaling.centre, 0.0)
+    assert_allclose(scaling.spread, np.median(np.abs(y)))
+
+
+def test_targets_most_of_which_are_equal(rng):
+    X, _ = make(rng)
+    y = np.zeros(60)
+    assert scaling_of(X, y)[0].spread == 1.0
+    y[3] = -8.0
+    assert scaling_of(X, y)[0].spread == 8.0
+    # Rows without weight do not count.
+    weight = np.ones(60)
+    weight[3] = 0.0
+    assert scaling_of(X, y, weight)[0].spread == 1.0
+
+
+@pytest.mark.parametrize("unit", [1e-300, 1e-3, 1e300])
+def test_weights_are_repeated_rows(rng, unit):
+    X, y = make(rng)
+    copies = rng.integers(0, 4, size=60)
+    one, _, _ = scaling_of(X, y, unit * copies)
+    two, _, _ = scaling_of(np.repeat(X, copies, axis=0), np.repeat(y, copies))
+    assert_allclose(one.centre, two.centre)
+    assert_allclose(one.spread, two.spread)
+    assert_allclose(one.frame.mean, two.frame.mean)
+    assert_allclose(one.frame.scale, two.frame.scale)
+    assert one.weight == unit * copies.max()
+
+
+def test_the_unit_of_the_objective_is_finite(rng):
+    X, y = make(rng)
+    scaling, _, _ = scaling_of(X, 1e60 * y, np.full(60, 1e300))
+    assert scaling.objective == np.finfo(float).max
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_coefficients_are_in_the_precision_of_the_data(rng, dtype):
+    X, y = make(rng, dtype=dtype)
+    scaling, _, _ = scaling_of(X, y)
+    plane = scaling.plane(np.ones(4))
+    assert plane["coef_"].dtype == plane["intercept_"].dtype == dtype
+    scaling, _, _ = scaling_of(X, 1e60 * y)
+    if dtype == np.float32:
+        with pytest.raises(ValueError, match=r"too large for float32.*StandardScaler"):
+            scaling.plane(np.ones(4))
+    else:
+        scaling.plane(np.ones(4))
+
+
+class TestBadData:
+    @pytest.mark.parametrize("value", [np.nan, np.inf])
+    @pytest.mark.parametrize("container", [np.asarray, scipy.sparse.csr_array])
+    @pytest.mark.parametrize("chunks", [{}, {"chunk_size": 7, "n_jobs": 2}])
+    def test_entries_that_are_not_finite(self, rng, value, container, chunks):
+        X, y = make(rng)
+        X[50, 1] = value
+        with pytest.raises(ValueError, match=r"Input X contains (NaN|infinity)"):
+            scaling_of(container(X), y, **chunks)
+
+    def test_overflow_is_not_taken_for_infinity(self, rng):
+        X, y = make(rng)
+        X[50, 1] = 1e200
+        with pytest.raises(ValueError, match=r"Column 1 of X is .* other units"):
+            scaling_of(X, y)
+
+    @pytest.mark.parametrize("unit", [1e-75, 1e75])
+    def test_spread(self, rng, unit):
+        X, y = make(rng)
+        with pytest.raises(ValueError, match=r"The spread of y is .* other units"):
+            scaling_of(X, y * unit)
+
+
+def test_workers_and_readers_do_not_matter(rng):
+    X, y = make(rng, n=2_000)
+    one, _, _ = scaling_of(X, y, chunk_size=77)
+    two, _, _ = scaling_of(X, y, chunk_size=77, n_jobs=2)
+    assert_array_equal(one.frame.mean, two.frame.mean)
+    assert_array_equal(one.frame.scale, two.frame.scale)
+    assert one.spread == two.spread
