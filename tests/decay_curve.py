@@ -24,3 +24,8 @@ def make_problem(kernel="smooth_truncated_quadratic", tau=0.3, fun=None, dim=1):
     n = len(model.at(START).residual)
     rows = Rows(None, n)
     return HalfQuadraticProblem(model, rows, get_kernel(kernel), tau, np.ones(n))
+
+
+def upper_at(problem, point, effort):
+    """Upper bound at the latents of an effort."""
+    return problem.infer(point, problem.start(slice(None)), effort).upper

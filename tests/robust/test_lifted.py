@@ -72,7 +72,6 @@ def test_points_of_the_lifted_problem(dim):
     assert start.inner is inner
     squares = np.sum(np.square(inner.residual)) / 2
     np.testing.assert_allclose(lifted.upper(start), squares)
-    assert lifted.upper_at(start, 0.3) == lifted.upper(start)
     bounds = lifted.evaluate(start, None)
     assert bounds.lower == problem.objective(inner) < bounds.upper
     # A move of both parts, and the decrease on the way.

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from decay_curve import upper_at
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from linear_problem import make_model, make_problem
@@ -54,7 +55,7 @@ def run(problem, theta, criterion, effort=0.0, max_iter=40):
         point,
         inference=EffortBisection(criterion, effort=effort),
         step=Recorder(),
-        memory=Memory.start(problem.upper_at(point, effort)),
+        memory=Memory.start(upper_at(problem, point, effort)),
         history=history,
         max_iter=max_iter,
         tol=0.0,
@@ -92,7 +93,7 @@ def test_what_a_latent_carries_on_is_what_a_cold_one_finds(case, efforts):
         latent = problem.infer(point, latent, effort)
         cold = problem.infer(point, problem.start(ALL_ROWS), effort)
         assert latent == cold
-        assert problem.upper_at(point, effort) == latent.upper
+        assert upper_at(problem, point, effort) == latent.upper
 
 
 @given(problems(), st.floats(0.0, 1.0))

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from decay_curve import START, exponential, make_problem
+from decay_curve import START, exponential, make_problem, upper_at
 from parabola import At
 
 from sklearn_mm import robust_least_squares
@@ -90,7 +90,7 @@ def test_a_rejected_step_changes_nothing_but_the_damping():
         start,
         inference=EffortBisection(RelaxedGeneralized(), effort=0.0),
         step=step,
-        memory=Memory.start(problem.upper_at(start, 0.0)),
+        memory=Memory.start(upper_at(problem, start, 0.0)),
         history=history,
         max_iter=60,
         tol=1e-10,
@@ -142,7 +142,7 @@ def test_stationary_theta_is_accepted_and_the_bound_tightened():
         start,
         inference=EffortBisection(RelaxedGeneralized(), effort=0.0),
         step=LevenbergMarquardtStep(),
-        memory=Memory.start(problem.upper_at(start, 0.0)),
+        memory=Memory.start(upper_at(problem, start, 0.0)),
         history=(history := History()),
         max_iter=100,
         tol=1e-6,
@@ -176,7 +176,7 @@ def test_a_system_without_solution_is_a_rejected_step():
     damping = step.damping
     inference = EffortBisection(Fixed(1.0))
     point = problem.at(START)
-    memory = Memory.start(problem.upper_at(point, 1.0))
+    memory = Memory.start(upper_at(problem, point, 1.0))
     inferred = inference(problem, point, ALL_ROWS, memory, step)
     assert inferred.trial.decrease == 0.0
     moved = step.take(problem, point, inferred)
