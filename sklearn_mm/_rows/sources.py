@@ -168,7 +168,7 @@ class DaskRows(LazyRows):
         chunks: Sequence[slice],
         arguments: Callable[[slice], tuple[Any, ...]],
     ) -> Iterator[Any]:
-        """Tasks of `map_rows` as tasks of Dask's scheduler, in order.
+        """Tasks of `Rows.map` as tasks of Dask's scheduler, in order.
 
         Arguments travel in the graph, which the scheduler keeps: a task whose worker is
         lost can be run again.

@@ -14,14 +14,30 @@ from sklearn_mm._rows.workers import Crew, kept_threads, row_chunks, threads
 TASKS = [(i,) for i in range(6)]
 
 
-@pytest.fixture(autouse=True)
-def two_cores(monkeypatch):
-    monkeypatch.setattr(workers, "cpu_count", lambda: 2)
+_ALIVE = []
 
 
 def n_threads():
-    """Threads of any kind but the first."""
-    return _thread._count()
+    """Threads of crews; what else lives in this process comes and goes as it likes."""
+    return len(_ALIVE)
+
+
+@pytest.fixture(autouse=True)
+def two_cores(monkeypatch):
+    """Two cores, and threads of crews that are counted."""
+
+    def start(function, arguments):
+        def run():
+            try:
+                function(*arguments)
+            finally:
+                _ALIVE.pop()
+
+        _ALIVE.append(1)
+        _thread.start_new_thread(run, ())
+
+    monkeypatch.setattr(workers, "start_new_thread", start)
+    monkeypatch.setattr(workers, "cpu_count", lambda: 2)
 
 
 def wait_for(condition):
