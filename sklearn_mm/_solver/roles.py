@@ -23,7 +23,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+Array = NDArray[Any]
 Indices = NDArray[np.intp]
 Batch = slice | Indices  # a slice is a part of the whole sum
 ALL_ROWS = slice(None)
