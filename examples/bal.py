@@ -289,6 +289,7 @@ class Reprojection:
     def _project(self, x):
         seen, view = self._seen
         if seen is not x:
+            self._seen = view = None, None  # not both in memory at the same time
             view = _View(self, x)
             self._seen = x, view
         return view
@@ -343,6 +344,51 @@ def synthetic_scene(
     """
     rng = np.random.default_rng(random_state)
     points = rng.normal(size=(n_points, 3))
+    seen = rng.random((n_cameras, n_points)) < 0.5
+    point_index, camera_index = np.nonzero(seen.T)
+    index = camera_index, point_index
+    return _disturbed(n_cameras, points, *index, noise, outliers, rng)
+
+
+def large_scene(
+    n_cameras=356,
+    n_points=227_000,
+    n_views=5,
+    window=60,
+    noise=0.5,
+    outliers=0.15,
+    random_state=0,
+):
+    """The same on a large scale: 1,135,000 observations.
+
+    Parameters
+    ----------
+    n_cameras, n_points : int
+        Size of the scene.
+    n_views, window : int, default=5 and 60
+        Each point is seen by this many of the cameras in a window on the ring.
+    noise, outliers, random_state : float, float and int
+        As for `synthetic_scene`.
+
+    Returns
+    -------
+    problem : BundleProblem
+        The disturbed scene.
+    """
+    rng = np.random.default_rng(random_state)
+    points = rng.normal(size=(n_points, 3))
+    centre = rng.integers(0, n_cameras, n_points)
+    # Different places in the window: the first of a random order.
+    places = np.argpartition(rng.random((n_points, window)), n_views, axis=1)
+    cameras = (centre[:, None] + places[:, :n_views]) % n_cameras
+    point_index = np.repeat(np.arange(n_points), n_views)
+    camera_index = np.sort(cameras, axis=1).ravel()
+    index = camera_index, point_index
+    return _disturbed(n_cameras, points, *index, noise, outliers, rng)
+
+
+def _disturbed(n_cameras, points, camera_index, point_index, noise, outliers, rng):
+    """Cameras on a ring around a cloud that see given points; all of it disturbed."""
     cameras = np.zeros((n_cameras, 9))
     for i, angle in enumerate(2 * np.pi * np.arange(n_cameras) / n_cameras):
         # The camera at distance 8 looks at the origin along its negative z axis.
@@ -350,8 +396,6 @@ def synthetic_scene(
         cameras[i, :3] = turn.as_rotvec()
         cameras[i, 3:6] = [0.0, 0.0, -8.0]
         cameras[i, 6:] = [500.0, -0.05, 0.01]
-    seen = rng.random((n_cameras, n_points)) < 0.5
-    point_index, camera_index = np.nonzero(seen.T)
     blank = np.zeros((len(camera_index), 2))
     truth = BundleProblem(camera_index, point_index, blank, cameras, points)
     observations = Reprojection(truth).fun(Reprojection(truth).x0).reshape(-1, 2)

@@ -26,15 +26,20 @@ CLASSIC = {
         ("AIRFLOW", "WATERTEMP", "ACIDCONC"),
     ),
     "telef": ("telef.csv", "Calls", ("Year",)),
+    "coleman": (
+        "coleman.csv",
+        "Y",
+        ("salaryP", "fatherWc", "sstatus", "teacherSc", "motherLev"),
+    ),
+    "education": ("education.csv", "Y", ("X1", "X2", "X3")),
 }
 
 # File and hidden layers (the paper's) of the image sets. Keys of the files are X_train
-# (n, pixels), y_train and the same of the test part; KMNIST in that form is used where
-# it is at hand.
+# (n, pixels), y_train and the same of the test part. Of KMNIST a part is at hand.
 IMAGES = {
     "mnist": ("mnist.npz", (64,) * 4),
     "fashion_mnist": ("fashion_mnist.npz", (64,) * 4),
-    "kmnist": ("kmnist.npz", (64,) * 4),
+    "kmnist": ("kmnist_part.npz", (64,) * 4),
     "cifar10_grey": ("cifar10_grey.npz", (128,) * 3),
 }
 

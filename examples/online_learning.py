@@ -17,7 +17,6 @@ from sklearn_mm import ContrastiveHebbianClassifier
 # A stream of rows
 # ----------------
 X, y = load_digits(return_X_y=True)
-X = X / 16
 rng = np.random.default_rng(0)
 
 
@@ -32,7 +31,8 @@ def stream(n_batches, size=50):
 # %%
 # Predict first, then learn
 # -------------------------
-# The classes have to be known from the start. `history_` holds the updates of the last
+# The classes have to be known from the start; the first batch decides on the units in
+# which features are taken in. `history_` holds the updates of the last
 # call: their certified bounds, and the passes they took.
 model = ContrastiveHebbianClassifier(
     (64,), batch_size=10, learning_rate_init=2e-3, random_state=0

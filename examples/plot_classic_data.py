@@ -11,7 +11,7 @@ Without the data at hand, each is replaced by a made-up one and called so.
 
 import matplotlib.pyplot as plt
 import numpy as np
-from datasets import CLASSIC, load_classic
+from datasets import load_classic
 from sklearn.linear_model import LinearRegression
 
 from sklearn_mm import HalfQuadraticRobustRegressor, RobustFitDisplay
@@ -41,7 +41,7 @@ def made_up(seed):
 
 
 sets = {}
-for i, name in enumerate(CLASSIC):
+for i, name in enumerate(TITLES):
     data = load_classic(name)
     if data is None:
         sets[f"Made up, in place of {TITLES[name]}"] = made_up(i), ("x", "y")

@@ -13,14 +13,16 @@ of your own kernels and criteria::
     model = skops.io.load("model.skops", trusted=types)
 """
 
-from sklearn_mm import baselines, criteria, kernels, solver
+from sklearn_mm import baselines, criteria, kernels, losses, metrics, solver
 from sklearn_mm._convergence_display import ConvergenceDisplay
 from sklearn_mm._hebbian.estimators import (
     ContrastiveHebbianClassifier,
     ContrastiveHebbianRegressor,
 )
 from sklearn_mm._robust.block_structure import BlockStructure
+from sklearn_mm._robust.curve_fit import robust_curve_fit
 from sklearn_mm._robust.display import RobustFitDisplay
+from sklearn_mm._robust.learner.regressor import RobustRegressor
 from sklearn_mm._robust.least_squares import robust_least_squares
 from sklearn_mm._robust.regressor import HalfQuadraticRobustRegressor
 
@@ -33,9 +35,13 @@ __all__ = [
     "ConvergenceDisplay",
     "HalfQuadraticRobustRegressor",
     "RobustFitDisplay",
+    "RobustRegressor",
     "baselines",
     "criteria",
     "kernels",
+    "losses",
+    "metrics",
+    "robust_curve_fit",
     "robust_least_squares",
     "solver",
 ]

@@ -107,7 +107,7 @@ def keep_state_on_error(fit):
     return wrapper
 
 
-def warn_user(message):
+def warn_user(message: str) -> None:
     """Warn at the line of the user's that called into the package."""
     frame, level = inspect.currentframe(), 1
     while frame is not None and _is_internal(frame):

@@ -112,6 +112,24 @@ class Kernel:
         """
         return _tuning_constant(self, d, efficiency)
 
+    def efficiency(self, width: float, d: int = 1) -> float:
+        """Gaussian efficiency at a width; the inverse of `tuning_constant`.
+
+        Parameters
+        ----------
+        width : float
+            Width of the kernel in noise scales.
+
+        d : int, default=1
+            Dimension of the residuals that share one weight.
+
+        Returns
+        -------
+        efficiency : float
+            Asymptotic efficiency with respect to least squares, in [0, 1].
+        """
+        return _efficiency(self, d, width)
+
 
 @dataclass(frozen=True, eq=False)
 class Quadratic(Kernel):
@@ -133,6 +151,9 @@ class Quadratic(Kernel):
 
     def tuning_constant(self, d: int = 1, efficiency: float = 0.95) -> float:
         return np.inf
+
+    def efficiency(self, width: float, d: int = 1) -> float:
+        return 1.0
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,7 +1,11 @@
 """Fixtures and settings for all tests."""
 
+import os
 import sys
 from pathlib import Path
+
+# Tests run side by side, one process for each core: libraries need no threads besides.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 import pytest

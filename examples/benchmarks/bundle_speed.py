@@ -2,12 +2,17 @@
 Time of robust bundle adjustment beside IRLS, Ceres and scipy, in one run.
 
     python examples/benchmarks/bundle_speed.py FILE [--repeats 3] [--iterations 30]
-        [--scipy] [--quick]
+        [--scipy MAX_NFEV] [--large] [--quick]
 
 Set OPENBLAS_NUM_THREADS=1 to compare with one thread. Ceres takes part if pyceres and
 pycolmap (3.13) can be imported: same residuals, fixed intrinsics, its DENSE_SCHUR and
 SPARSE_SCHUR. Runs take turns, and medians over the repeats are compared. Times are CPU
 times, which other work on the machine disturbs less.
+
+On the large scene (--large --repeats 1 --iterations 5: 356 cameras, 227,000 points,
+1,135,000 observations; one thread, set-up included), Cauchy's kernel: IRLS 1.36 and
+ReGeMM 1.55 s per iteration, Ceres 5.80 (DENSE_SCHUR) and 8.73 (SPARSE_SCHUR); IRLS and
+Ceres end at the same cost. Peak memory before Ceres 1459 MB.
 """
 
 from __future__ import annotations
@@ -137,6 +142,11 @@ def compare_scipy(model, max_nfev):
     return their_time, reached[-1] - start, theirs.cost, theirs.nfev, len(reached)
 
 
+def peak_memory():
+    """Largest memory of this process so far, in MB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
 def main(argv=None):
     """Print the comparison."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[1])
@@ -144,6 +154,11 @@ def main(argv=None):
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--iterations", type=int, default=30)
     parser.add_argument("--scipy", type=int, metavar="MAX_NFEV", default=0)
+    parser.add_argument(
+        "--large",
+        action="store_true",
+        help="a synthetic scene of 1.1 million",
+    )
     parser.add_argument("--quick", action="store_true")
     args = parser.parse_args(argv)
     if args.quick:
@@ -152,7 +167,10 @@ def main(argv=None):
         f"Python {platform.python_version()}, NumPy {np.__version__}, SciPy "
         f"{scipy.__version__}, {platform.processor() or platform.machine()}"
     )
-    problem = bal.read_bal(args.file) if args.file else bal.synthetic_scene()
+    if args.file:
+        problem = bal.read_bal(args.file)
+    else:
+        problem = bal.large_scene() if args.large else bal.synthetic_scene()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         problem = bal.drop_behind(problem)
@@ -172,17 +190,18 @@ def main(argv=None):
                 problem, s, args.iterations
             )
     times = {name: [] for name in runs}
-    costs = {}
+    costs, memory = {}, None
     for _ in range(args.repeats):
         for name, run in runs.items():
+            if memory is None and name.startswith("Ceres"):
+                memory = peak_memory()
             seconds, costs[name] = run()
             times[name].append(seconds)
     for name, seconds in times.items():
         print(
             f"{name:36} {1e3 * np.median(seconds):8.1f} ms/it   J {costs[name]:12.2f}"
         )
-    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(f"peak memory of this process: {memory:.0f} MB")
+    print(f"peak memory before Ceres: {memory or peak_memory():.0f} MB")
     if args.scipy:
         theirs, mine, cost, nfev, nit = compare_scipy(model, args.scipy)
         print(

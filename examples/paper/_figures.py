@@ -110,6 +110,7 @@ def adjust(problem, criterion, iterations):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # observations behind cameras are dropped
         return bal.Reprojection(bal.drop_behind(problem)).solve(
+            eta=0.5,  # the paper's constant
             tau=1.0,
             criterion=criterion,
             max_nfev=iterations + 1,
@@ -126,6 +127,9 @@ def train(X, y, hidden, epochs, **params):
     """A network with the paper's energy (feedback 1, no penalty) and plain steps."""
     model = ContrastiveHebbianClassifier(
         hidden,
+        loss="squared_error",
+        standardize=False,
+        average=False,
         feedback=1.0,
         alpha=0.0,
         solver="sgd",
@@ -142,6 +146,11 @@ def train(X, y, hidden, epochs, **params):
         return model.fit(X, y)
 
 
+def has_diverged(history):
+    """Whether bounds went far above the first one, and stayed there or left off."""
+    return bool(history.upper_bound[-1] > DIVERGED * history.upper_bound[0])
+
+
 def summary(model, X, y):
     """The objective that the weights reach, by inference to the end, and passes."""
     history = model.history_
@@ -155,7 +164,7 @@ def summary(model, X, y):
         accuracy = exact.score(X, y)
     return {
         "updates": len(history.passes),
-        "diverged": bool(history.upper_bound[-1] > DIVERGED * history.upper_bound[0]),
+        "diverged": has_diverged(history),
         "J lower": lower,
         "J upper": upper,
         "accuracy": accuracy,

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import warnings
 from abc import ABCMeta, abstractmethod
-from dataclasses import replace
 from numbers import Integral, Real
 
 import numpy as np
 from sklearn.base import BaseEstimator, _fit_context
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import train_test_split
 from sklearn.utils import check_random_state
-from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
 from sklearn_mm._estimator import (
@@ -23,15 +20,18 @@ from sklearn_mm._estimator import (
     criterion_options,
     keep_state_on_error,
     warn_unless_converged,
+    warn_user,
 )
-from sklearn_mm._hebbian.energy import unpack
+from sklearn_mm._hebbian.energy import BOXES, Energy, unpack
+from sklearn_mm._hebbian.inputs import Units, units_of
 from sklearn_mm._hebbian.problem import (
+    DEFAULT_CHUNK,
     ContrastiveProblem,
     certified_bounds,
     free_outputs,
 )
+from sklearn_mm._hebbian.safeguard import Safeguard, Weights
 from sklearn_mm._hebbian.training import (
-    EpochMonitor,
     Trainer,
     feedback_weight,
     initial_theta,
@@ -42,6 +42,9 @@ from sklearn_mm._solver.history import History
 from sklearn_mm._solver.loop import Status
 from sklearn_mm.baselines import Alternating, Joint
 from sklearn_mm.criteria import Graduated, get_criterion
+from sklearn_mm.losses import LOSSES, Huber, get_loss
+
+LOSS_METHODS = ["value", "descent"]
 
 
 def supports_partial_fit(estimator):
@@ -76,6 +79,11 @@ class BaseContrastiveHebbian(
             Interval(Integral, 1, None, closed="left"),
         ],
         "criterion": criterion_options("sudemm", "regemm", "fixed", "alternating"),
+        "loss": [StrOptions(set(LOSSES)), HasMethods(LOSS_METHODS)],
+        "huber_width": [Interval(Real, 0, None, closed="neither")],
+        "activation": [StrOptions(set(BOXES))],
+        "standardize": ["boolean"],
+        "average": ["boolean"],
         "feedback": [StrOptions({"auto"}), Interval(Real, 0, 1, closed="right")],
         "solver": [StrOptions({"adam", "sgd", "gd"})],
         "learning_rate_init": [Interval(Real, 0, None, closed="neither")],
@@ -110,6 +118,10 @@ class BaseContrastiveHebbian(
     def __init__(
         self,
         hidden_layer_sizes,
+        loss,
+        huber_width,
+        activation,
+        standardize,
         criterion,
         feedback,
         solver,
@@ -117,6 +129,7 @@ class BaseContrastiveHebbian(
         learning_rate,
         power_t,
         momentum,
+        average,
         batch_size,
         inference,
         rho,
@@ -138,6 +151,10 @@ class BaseContrastiveHebbian(
         verbose,
     ):
         self.hidden_layer_sizes = hidden_layer_sizes
+        self.loss = loss
+        self.huber_width = huber_width
+        self.activation = activation
+        self.standardize = standardize
         self.criterion = criterion
         self.feedback = feedback
         self.solver = solver
@@ -145,6 +162,7 @@ class BaseContrastiveHebbian(
         self.learning_rate = learning_rate
         self.power_t = power_t
         self.momentum = momentum
+        self.average = average
         self.batch_size = batch_size
         self.inference = inference
         self.rho = rho
@@ -181,7 +199,7 @@ class BaseContrastiveHebbian(
         Parameters
         ----------
         X : {array-like, sparse matrix} of shape (n_samples, n_features)
-            Training data; bring features to comparable units first.
+            Training data; features may be in any units.
 
         y : array-like of shape (n_samples,) or (n_samples, n_outputs)
             Targets.
@@ -234,13 +252,12 @@ class BaseContrastiveHebbian(
             They enclose the mean contrastive loss over rows, without penalty and with
             targets in the units that the network is trained in (standardised ones for
             a regressor). Inference goes on until they agree to `inference_tol`, or
-            for `max_passes`. They are computed in float64 whatever the data, and hold
-            but for rounding: some 1e-16 times the squares of activations, which count
-            ``feedback ** -n_hidden_layers`` times in the first layer.
+            for `max_passes`. They are computed in float64 whatever the data, and are
+            those of weights that differ from the fitted ones in the last digit.
         """
         check_is_fitted(self)
         X, Y, weight = self._validate_targets(X, y, sample_weight, reset=False)
-        problem = replace(self._problem(X, Y, weight), data_dtype=np.float64)
+        problem = self._problem(X, Y, weight, data_dtype=np.float64)
         lower, upper = sum(self._map_parts(certified_bounds, problem, self._theta()))
         return float(lower), float(upper)
 
@@ -271,76 +288,106 @@ class BaseContrastiveHebbian(
         random_state = check_random_state(self.random_state)
         sizes = (X.shape[1], *hidden, Y.shape[1])
         if fresh:
+            self._units = self._find_units(X, weight)
             theta = initial_theta(sizes, random_state)
         else:
             theta = self._warm_theta(sizes)
+        compares = getattr(criterion, "needs_full_batch", False)
+        options = {
+            "units": self._units,
+            "certified": self.solver == "gd",
+            "double": compares and not isinstance(criterion, Alternating),
+        }
         validate = None
         if self.early_stopping:
-            X, Y, weight, validate = self._hold_out(X, Y, weight, sizes, random_state)
-        problem = self._problem(X, Y, weight, sizes)
+            X, Y, weight, validate = self._hold_out(
+                X, Y, weight, sizes, options, random_state
+            )
+        problem = self._problem(X, Y, weight, sizes, **options)
+        theta = theta.astype(problem.dtype)
         dtype = X.dtype
         memory = getattr(self, "_memory", None) if incremental else None
         trainer = Trainer(self, criterion, batch_size, memory)
         max_iter = 1 if incremental else self.max_iter
-        monitor = EpochMonitor(
-            history=History(),
-            validate=validate,
-            tol=self.tol,
-            n_iter_no_change=self.n_iter_no_change,
-            estimator=self,
-            max_iter=max_iter,
-            X=raw[0],
-            y=raw[1],
-            attributes=lambda theta: self._fitted(theta, sizes, dtype),
-        )
-        # Divergence is found by the loop, and reported below.
+        # Divergence is found by the safeguard, and reported below.
         with np.errstate(over="ignore", invalid="ignore"):
-            result = trainer.run(problem, theta, monitor, random_state, max_iter)
-        theta = result.point.theta
-        first = result.memory.first_upper
-        diverged = result.status is Status.DIVERGED or monitor.blew_up(first)
-        improved = min(monitor.losses, default=np.inf) <= first
-        if self.early_stopping or (diverged and improved):
-            theta = monitor.best_theta if monitor.best_theta is not None else theta
-        monitor.finish(problem.at(theta))
-        self._record(theta, sizes, dtype, monitor, result, fresh, incremental)
+            point = problem.at(theta)
+            upper = trainer.prepare(problem, point)
+            monitor = Safeguard(
+                history=History(),
+                first_upper=upper,
+                start=point,
+                averaged=trainer.averaged,
+                validate=validate,
+                tol=self.tol,
+                n_iter_no_change=self.n_iter_no_change,
+                estimator=self,
+                max_iter=max_iter,
+                X=raw[0],
+                y=raw[1],
+                attributes=lambda theta: self._fitted(theta, sizes, dtype),
+            )
+            result = trainer.run(problem, point, upper, monitor, random_state, max_iter)
+            rows = np.arange(min(problem.n_samples, DEFAULT_CHUNK))
+            weights = monitor.settle(
+                result.point,
+                result.status,
+                lambda theta: trainer.upper_bound(problem, problem.at(theta), rows),
+            )
+        monitor.finish(weights)
+        self._record(weights, sizes, dtype, monitor, result, fresh, incremental)
         self._memory = trainer.memory() if incremental else None
-        self._warn(result, monitor, incremental, diverged)
+        self._warn(result, monitor, incremental)
         return self
 
-    def _record(self, theta, sizes, dtype, monitor, result, fresh, incremental):
+    def _find_units(self, X, weight):
+        """Units of the features that the network is trained in."""
+        if not self.standardize:
+            return Units()
+        with np.errstate(over="ignore", invalid="ignore"):
+            units = units_of(X, weight, self.chunk_size, self.n_jobs)
+        if units.scale is None or not np.isfinite(units.scale).all():
+            raise ValueError(
+                "The scale of X is not finite: squares of its entries overflow. Scale "
+                "X, e.g. with StandardScaler."
+            )
+        return units
+
+    def _record(
+        self, weights: Weights, sizes, dtype, monitor, result, fresh, incremental
+    ):
         """Fitted attributes of a run."""
-        self.__dict__.update(self._fitted(theta, sizes, dtype))
+        self.__dict__.update(self._fitted(weights.fitted, sizes, dtype))
+        self._iterate = weights.iterate
         past = vars(self) if incremental and not fresh else {}
         self.n_iter_ = result.n_iter + past.get("n_iter_", 0)
         self.loss_curve_ = past.get("loss_curve_", []) + monitor.losses
-        self.validation_scores_ = monitor.scores if self.early_stopping else None
         losses = [loss for loss in self.loss_curve_ if np.isfinite(loss)]
+        self.loss_ = losses[-1] if losses else None
         self.best_loss_ = min(losses, default=None)
+        scores = monitor.scores if self.early_stopping else None
+        self.validation_scores_ = scores
+        self.best_validation_score_ = max(scores) if scores else None
         history = monitor.history.to_bunch() if len(monitor.history) else None
         if history is not None:
             history["passes"] = history["effort"]
         self.history_ = history
 
-    def _warn(self, result, monitor, incremental, diverged):
+    def _warn(self, result, monitor, incremental):
         name = type(self).__name__
-        if diverged:
-            warnings.warn(
+        if monitor.diverged:
+            warn_user(
                 f"{name} diverged within {result.n_iter} epochs. The last good weights "
                 "are kept. Scale X, decrease learning_rate_init (now "
                 f"{self.learning_rate_init:g}), increase alpha (now {self.alpha:g}), "
-                "or, with criterion='fixed', increase n_passes.",
-                ConvergenceWarning,
-                stacklevel=4,
+                "or, with criterion='fixed', increase n_passes."
             )
         elif monitor.n_capped:
-            warnings.warn(
+            warn_user(
                 f"{name}: in {monitor.n_capped} updates of the last epoch the "
                 f"criterion was not met within max_passes={self.max_passes} passes, "
                 "and only part of the step was made. Increase max_passes or alpha, or "
-                "decrease feedback.",
-                ConvergenceWarning,
-                stacklevel=4,
+                "decrease feedback."
             )
         elif result.status is Status.INTERRUPTED or not (
             monitor.exhausted or incremental
@@ -404,22 +451,28 @@ class BaseContrastiveHebbian(
             )
         return min(self.batch_size, n_samples)
 
-    def _problem(self, X, Y, weight, sizes=None):
+    def _problem(self, X, Y, weight, sizes=None, **options):
         if sizes is None:
             sizes = (self.coefs_[0].shape[0], *(W.shape[1] for W in self.coefs_))
-        return ContrastiveProblem(
-            X,
-            Y,
-            weight,
-            sizes,
-            feedback_weight(self.feedback, self.solver, len(sizes) - 2),
-            float(self.alpha),
-            self.inference == "coordinate",
-            chunk_size=self.chunk_size,
-            n_jobs=self.n_jobs,
+        feedback = feedback_weight(self.feedback, self.solver, len(sizes) - 2)
+        energy = Energy(
+            tuple(sizes), feedback, self._loss(sizes[-1]), BOXES[self.activation]
         )
+        coordinate = self.inference == "coordinate"
+        alpha = float(self.alpha)
+        options |= {"chunk_size": self.chunk_size, "n_jobs": self.n_jobs}
+        return ContrastiveProblem(X, Y, weight, energy, alpha, coordinate, **options)
 
-    def _hold_out(self, X, Y, weight, sizes, random_state):
+    def _loss(self, n_outputs):
+        """The loss, in the units in which the network is trained."""
+        if isinstance(self.loss, str) and self.loss == "huber":
+            return Huber(self._huber_width(n_outputs))
+        return get_loss(self.loss)
+
+    def _huber_width(self, n_outputs):
+        return float(self.huber_width)
+
+    def _hold_out(self, X, Y, weight, sizes, options, random_state):
         """Training part of the data, and a score on the rest."""
         if isinstance(X, LazyRows):
             raise ValueError(
@@ -443,7 +496,7 @@ class BaseContrastiveHebbian(
             )
 
         def validate(theta):
-            problem = self._problem(X_val, Y_val, weight_val, sizes)
+            problem = self._problem(X_val, Y_val, weight_val, sizes, **options)
             outputs = np.concatenate([out for out, _ in self._solve(problem, theta)])
             if not np.isfinite(outputs).all():
                 return -np.inf
@@ -465,11 +518,12 @@ class BaseContrastiveHebbian(
                 f"The layers {tuple(sizes)} differ from those of the previous fit, "
                 f"{old}. Set warm_start=False, or call fit instead of partial_fit."
             )
-        return self._theta()
+        if not hasattr(self, "_iterate"):  # attributes that a callback was given
+            return self._units.unfold(self._theta(), tuple(sizes))
+        return self._iterate
 
-    @staticmethod
-    def _fitted(theta, sizes, dtype):
-        coefs, intercepts = unpack(theta, sizes)
+    def _fitted(self, theta, sizes, dtype):
+        coefs, intercepts = unpack(self._units.fold_into(theta, sizes), sizes)
         return {
             "coefs_": [W.astype(dtype) for W in coefs],
             "intercepts_": [b.astype(dtype) for b in intercepts],
@@ -499,10 +553,8 @@ class BaseContrastiveHebbian(
             n_open += unfinished
             yield output, z
         if n_open:
-            warnings.warn(
+            warn_user(
                 f"{type(self).__name__}: inference of {n_open} rows did not reach "
                 f"inference_tol={self.inference_tol:g} within max_passes="
-                f"{self.max_passes} passes. Increase max_passes.",
-                ConvergenceWarning,
-                stacklevel=2,
+                f"{self.max_passes} passes. Increase max_passes."
             )

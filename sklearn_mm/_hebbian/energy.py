@@ -1,102 +1,169 @@
-r"""Layered convex energies: activations, dual points and gradients for a batch of rows.
+r"""Layered convex energies: what they are, and the bounds that duality gives.
 
 A network of H hidden layers maps x = z_0 through W_0..W_H and b_0..b_H. Its hidden
-activations z_1..z_H >= 0 are not computed by a rule but inferred, by minimising
+activations z_1..z_H, each in a box [l, u], are not computed by a rule but inferred, by
+minimising
 
-    clamped   E^(z) = sum_{k=0..H}   w_k/2 ||r_k||^2,    z_{H+1} := y
     free      E'(z) = sum_{k=0..H-1} w_k/2 ||r_k||^2,    output left free
+    clamped   E^(z) = E'(z) + loss(f; y),                f = z_H W_H + b_H
 
-over the activations, with residuals r_k = z_{k+1} - W_k z_k - b_k and weights
-w_k = gamma^(k-H). The feedback gamma in (0, 1] says how much a layer yields to the next
-one: gamma = 1 is the energy of the paper, gamma -> 0 the feed-forward ReLU network with
-the squared error ||y - f(x)||^2/2. The training loss of a row is
+over the activations, with residuals r_k = z_{k+1} - a_{k+1}, a_{k+1} = z_k W_k + b_k
+and weights w_k = gamma^(k-H). (Rows of arrays are samples, and matrices are stored as
+scikit-learn's ``coefs_``.) The feedback gamma in (0, 1] says how much a layer yields
+to the next one: gamma = 1 with the squared loss is the energy of the paper, gamma -> 0
+the feed-forward network whose activation clips to the box: ReLU for [0, inf). The
+training loss of a row is
 
     J = min E^ - min E' >= 0.
 
-**Inference** is a projected gradient step on one layer after the other, along
+**Duality.** In units of the residuals (multiplier lambda_k = w_{k-1} mu_k) either dual
+is a function of slacks s_1..s_H of any sign, with
 
-    g_k = r_{k-1} - gamma W_k' r_k         (the gradient over w_{k-1})
+    mu_k = q_k + s_k,   q_k = gamma mu_{k+1} W_k'     (the pull of the next layer)
 
-with step length 2 / (2 + gamma ||W_k||^2), and length 1 for the last hidden layer of
-the free phase, which no output pulls at. The curvature of a layer's own terms has its
-eigenvalues in [1, L_k], L_k = 1 + gamma ||W_k||^2: of all lengths, 2 / (1 + L_k)
-shrinks the error most, and any below 2 / L_k decreases the energy. Residuals are affine
-in the activations: they are updated, not recomputed.
+and mu_{H+1} = 0 in the free phase, mu_{H+1} = e^ = -loss'(f^) in the clamped one.
+Slacks, not mu, are the latent variables: their feasible set does not move with the
+parameters, so that a bound stays one when these change, and its gradient is exact. For
+any z in the box and any s the duality gap is a sum of non-negative terms,
 
-**Dual energies.** In units of the residuals (multiplier lambda_k = w_{k-1} mu_k), the
-dual of either energy is
+    gap = sum_k w_{k-1} (||r_{k-1} - mu_k||^2/2 + c(z_k, s_k)),
+    c(z, s) = z's + max(-l s, -u s)      ("slackness"; z's for [0, inf), where s >= 0)
 
-    D(mu) = -sum_k w_{k-1} (||mu_k||^2/2 + mu_k' b_{k-1}) - w_0 mu_1' W_0 x
-            [clamped: + mu_{H+1}' y, k = 1..H+1;   free: mu_{H+1} = 0, k = 1..H]
+to which the loss adds nothing: with the multiplier e^ the inequality of Fenchel and
+Young is an equality. Going from the last layer down, each term is least at
 
-for mu_k = gamma W_k' mu_{k+1} + s_k, with slacks s_k >= 0. (The paper prints the bias
-terms with the wrong sign.) Slacks, not mu, are the latent variables: their feasible
-set does not move with the parameters, so a bound stays one when the parameters change,
-and its gradient is exact.
+    mu_k = clip(q_k, l - a_k, u - a_k).
 
-**From activations to slacks.** For any z >= 0 and s >= 0 the duality gap is a sum of
-non-negative terms,
+**Bounds and gradient.** With activations z^ of the clamped phase and slacks s of the
+free one, and eps_k = r^_{k-1} - mu_k,
 
-    E(z) - D(mu) = sum_k w_{k-1} (||d_k - s_k||^2/2 + z_k' s_k),
-    d_k = r_{k-1} - gamma W_k' mu_{k+1},
+    upper = loss(f^) + sum_k w_{k-1} (||eps_k||^2/2 + c(z^_k, s_k))
+    lower = upper - gap' - gap^            (of the free and the clamped phase)
 
-which follows from replacing b_{k-1} by z_k - W_{k-1} z_{k-1} - r_{k-1}. Going from the
-last layer down, each term is least at ``s_k = max(d_k - z_k, 0)``. Then a unit with
-d_k <= z_k costs d_k^2/2 at most: the gap is of second order in the error of the
-activations, where the plain projection s_k = max(d_k, 0) leaves z_k d_k, of first
-order. Nothing cancels in the sum, so it keeps its accuracy at any gamma.
+holds at *any* parameters; nothing large and nearly equal is subtracted. With
+h_1 = eps_1, h_{k+1} = eps_{k+1} + h_k W_k (h_0 = 0) its gradient is
 
-**Bounds and gradient.** With free slacks s' and clamped activations z^
+    d upper / d W_k = -w_k (z^_k' eps_{k+1} + h_k' mu_{k+1}),
+    d upper / d b_k = -w_k sum eps_{k+1},
 
-    upper = E^(z^) - D'(s'),     lower = D^(s^) - E'(z'),
-    upper - lower = gap of the clamped phase + gap of the free phase,
-
-and with v_1 = mu'_1 + W_0 x + b_0, v_{k+1} = mu'_{k+1} + W_k v_k + b_k (the activations
-that slacks imply; v_0 = z^_0 = x, mu'_{H+1} = 0)
-
-    d upper / d W_k = w_k (mu'_{k+1} v_k' - r^_k z^_k'),
-    d upper / d b_k = w_k (mu'_{k+1} - r^_k).
-
-Rows of arrays are samples, and matrices are stored as scikit-learn's ``coefs_``, i.e.
-transposed. What depends on x alone is ``drive`` = W_0 x + b_0.
+and -z^_H' e^, -sum e^ for the last layer. (Of the paper's dual energy, the bias terms
+are printed with the wrong sign.)
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-# Largest step over 1/L_k, where 2 would no longer decrease the energy.
-_MAX_RELAXATION = 1.9
-# Norms of W_k by power iteration: a few steps from the vector of the last parameters.
-# An estimate of the square too small by 1 - _MAX_RELAXATION / 2 leaves steps safe.
-_POWER_STEPS, _FIRST_POWER_STEPS = 1, 20
+from sklearn_mm.losses import LOSSES, Loss
+
+Array = NDArray[Any]
+Layers = list[Any]  # indexed by layer, 1..H; what is not used is None
+
+# The largest weight of a residual. Squares of it, and of what it multiplies, are finite
+# in double precision; a smaller feedback is not told from none in any case.
+_LARGEST_WEIGHT = 1e100
+# Up to this weight, numbers and their squares keep their digits in single precision.
+_SINGLE_LIMIT = 1e12
 
 
 @dataclass(frozen=True)
-class Network:
-    """Parameters at one theta, and what inference needs of them."""
+class Box:
+    """Interval of a layer's activations; clipping to it is the activation function."""
 
-    coefs: list  # float64
-    intercepts: list
+    low: float
+    high: float
+
+    def clip(self, x: Array, out: Array, zero: Array | None = None) -> Array:
+        """Activations; `zero` is an array of zeros, against which NumPy is faster."""
+        if self.low == 0.0 and zero is not None:
+            np.maximum(x, zero, out=out)
+        elif self.low > -np.inf:
+            np.maximum(x, x.dtype.type(self.low), out=out)
+        else:
+            np.copyto(out, x)
+        if self.high < np.inf:
+            np.minimum(out, x.dtype.type(self.high), out=out)
+        return out
+
+    def slackness(self, z: Array, s: Array) -> Array:
+        """c(z, s), entry by entry: non-negative in the box."""
+        below = np.maximum(s, 0)  # where low = -inf (high = inf), s <= 0 (s >= 0)
+        above = s - below
+        value = np.zeros_like(z)
+        if self.low > -np.inf:
+            value += (z - z.dtype.type(self.low)) * below
+        if self.high < np.inf:
+            value += (z - z.dtype.type(self.high)) * above
+        return value
+
+
+#: Boxes by the names of the activation functions that they stand for.
+BOXES = {
+    "relu": Box(0.0, np.inf),
+    "hard_sigmoid": Box(0.0, 1.0),
+    "hard_tanh": Box(-1.0, 1.0),
+    "identity": Box(-np.inf, np.inf),
+}
+
+
+def between(x: Array, low: Any, high: Any) -> Array:
+    """Clip x in place, where there is something to clip to."""
+    if low is not None:
+        np.maximum(x, low, out=x)
+    if high is not None:
+        np.minimum(x, high, out=x)
+    return x
+
+
+@dataclass(frozen=True)
+class Energy:
+    """All that defines the energy but its parameters."""
+
+    sizes: tuple[int, ...]  # of the layers, input and output among them
     feedback: float
-    weights: list  # w_k
-    fast: list  # the matrices in the precision of the activations
-    back: list  # gamma W_k' in that precision, contiguous; None for k = 0
-    steps: list | None = (
-        None  # step length of z_{k+1}; None: parameters for bounds only
-    )
-    gram: list | None = None  # W_k W_k' for coordinate descent
+    loss: Loss = LOSSES["squared_error"]
+    box: Box = BOXES["relu"]
 
-    @property
-    def n_hidden(self):
+    @functools.cached_property
+    def n_hidden(self) -> int:
         """Number of hidden layers H."""
-        return len(self.coefs) - 1
+        return len(self.sizes) - 2
+
+    @functools.cached_property
+    def hidden(self) -> range:
+        """Numbers of the hidden layers, from one."""
+        return range(1, self.n_hidden + 1)
+
+    @functools.cached_property
+    def n_weights(self) -> int:
+        """Entries of all matrices, which come first in theta."""
+        return sum(a * b for a, b in pairwise(self.sizes))
+
+    @functools.cached_property
+    def gamma(self) -> float:
+        """The feedback, as far as numbers go."""
+        return max(self.feedback, _LARGEST_WEIGHT ** (-1.0 / self.n_hidden))
+
+    @functools.cached_property
+    def weights(self) -> list[float]:
+        """w_0..w_H."""
+        return [self.gamma ** (k - self.n_hidden) for k in range(self.n_hidden + 1)]
+
+    def pass_dtype(self, dtype: Any) -> np.dtype[Any]:
+        """Precision of activations for data of a precision."""
+        if dtype == np.float32 and self.gamma**-self.n_hidden <= 1.01 * _SINGLE_LIMIT:
+            return np.dtype(np.float32)
+        return np.dtype(np.float64)
 
 
-def unpack(theta, sizes):
+def unpack(theta: Array, sizes: Sequence[int]) -> tuple[list[Array], list[Array]]:
     """Views of matrices and biases in a flat vector: all matrices come first."""
     coefs, intercepts, start = [], [], 0
     for fan_in, fan_out in pairwise(sizes):
@@ -108,252 +175,123 @@ def unpack(theta, sizes):
     return coefs, intercepts
 
 
-def spectral_norm(W, vector, n_steps):
-    """Largest singular value by power iteration; improves `vector` in place."""
-    for _ in range(n_steps):
-        product = W.T @ (W @ vector)
-        size = np.sqrt(product @ product)
-        if not 0.0 < size < np.inf:
-            break
-        np.divide(product, size, out=vector)
-    image = W @ vector
-    return float(np.sqrt(image @ image))
+@dataclass(frozen=True)
+class Network:
+    """Parameters at one theta, in the precision of the passes."""
 
-
-def build_network(theta, sizes, feedback, dtype):
-    """Unpacked parameters, for bounds."""
-    coefs, intercepts = unpack(theta, sizes)
-    n_hidden = len(coefs) - 1
-    return Network(
-        coefs,
-        intercepts,
-        feedback,
-        [feedback ** (k - n_hidden) for k in range(n_hidden + 1)],
-        [W.astype(dtype, copy=False) for W in coefs],
-        [
-            None,
-            *(np.multiply(W.T, feedback, dtype=dtype, order="C") for W in coefs[1:]),
-        ],
-    )
-
-
-def prepare_sweeps(network, vectors, coordinate=False):
-    """Add what sweeps need; `vectors` start the power iterations and are improved."""
-    steps = []
-    for k, W in enumerate(network.coefs[1:], start=1):
-        first = k not in vectors
-        if first:
-            # Any vector will do that is not orthogonal to the leading one.
-            vectors[k] = np.random.default_rng(k).normal(size=W.shape[1])
-        n_steps = _FIRST_POWER_STEPS if first else _POWER_STEPS
-        norm = spectral_norm(W, vectors[k], n_steps)
-        largest = 1.0 + network.feedback * norm**2
-        steps.append(min(2.0 / (1.0 + largest), _MAX_RELAXATION / largest))
-    gram = [W @ W.T for W in network.fast[1:]] if coordinate else None
-    return replace(network, steps=steps, gram=gram)
-
-
-class Phase:
-    """Activations z_1..z_H of a batch and residuals r_0.. of one phase."""
-
-    def __init__(self, z, r):
-        self.z = z  # z[k] is layer k + 1
-        self.r = r  # H residuals in the free phase, H + 1 in the clamped one
-        self._candidate = [np.empty_like(layer) for layer in z]
-        self._change = [np.empty_like(layer) for layer in r]
-        # Against an array of zeros NumPy's maximum takes a third of the time.
-        self._zero = [np.zeros_like(layer) for layer in z]
+    energy: Energy
+    theta: Array
+    coefs: list[Array]
+    intercepts: list[Array]
+    back: list[Any]  # gamma W_k', contiguous; None for k = 0
 
     @classmethod
-    def feed_forward(cls, network, drive):
-        """The free phase at the activations of the ReLU network."""
-        z: list = []
-        r: list = []
-        preactivation = drive
-        for k in range(network.n_hidden):
-            if k:
-                preactivation = _affine(network, z[-1], k)
-            z.append(np.maximum(preactivation, 0))
-            r.append(z[-1] - preactivation)
-        return cls(z, r)
-
-    def clamp(self, network, Y):
-        """The clamped phase, started at these activations of the free one."""
-        output = Y - _affine(network, self.z[-1], network.n_hidden)
-        z = [layer.copy() for layer in self.z]
-        return Phase(z, [layer.copy() for layer in self.r] + [output])
-
-    def rebase(self, network, drive, Y=None):
-        """The same activations under other parameters."""
-        return Phase(self.z, residuals(network, network.fast, self.z, drive, Y))
-
-    def take(self, rows):
-        """A copy of some rows."""
-        return Phase([z[rows] for z in self.z], [r[rows] for r in self.r])
+    def at(cls, theta: Array, energy: Energy, dtype: Any = np.float64) -> Network:
+        """The network of a flat vector of parameters."""
+        coefs, intercepts = unpack(theta.astype(dtype, copy=False), energy.sizes)
+        gamma = np.dtype(dtype).type(energy.gamma)
+        back = [np.multiply(W.T, gamma, order="C") for W in coefs[1:]]
+        return cls(energy, theta, coefs, intercepts, [None, *back])
 
     @property
-    def clamped(self):
-        """Whether the output is."""
-        return len(self.r) > len(self.z)
+    def dtype(self) -> np.dtype[Any]:
+        """Precision of the passes."""
+        return self.coefs[0].dtype
 
-    def sweep(self, network):
-        """One pass over the layers.
-
-        The free phase goes up, since only its lower layers are pulled at; the clamped
-        phase goes down, since what is new to it comes from the output.
-        """
-        update = self._layer if network.gram is None else self._units
-        order = range(len(self.z))
-        for k in reversed(order) if self.clamped else order:
-            update(network, k)
-
-    def _layer(self, network, k):
-        """Over-relaxed projected gradient step on one layer."""
-        z, r, new, change = self.z[k], self.r[k], self._candidate[k], self._change[k]
-        if k + 1 == len(self.r):  # nothing pulls: the minimiser in closed form
-            np.subtract(z, r, out=new)
-        else:
-            np.matmul(self.r[k + 1], network.back[k + 1], out=new)
-            new -= r
-            new *= network.steps[k]
-            new += z
-        np.maximum(new, self._zero[k], out=new)
-        np.subtract(new, z, out=change)
-        self.z[k], self._candidate[k] = new, z
-        r += change
-        self._push(network, k, change)
-
-    def _units(self, network, k):
-        """Exact minimisation over one unit of the layer after the other."""
-        z, r, change = self.z[k], self.r[k], self._change[k]
-        if k + 1 == len(self.r):
-            return self._layer(network, k)
-        gamma, gram = network.feedback, network.gram[k]
-        # Columns of one unit over the batch are contiguous in the transposed arrays.
-        gradient = np.ascontiguousarray((r - self.r[k + 1] @ network.back[k + 1]).T)
-        old = np.ascontiguousarray(z.T)
-        new = old.copy()
-        curvature = gamma * gram
-        curvature[np.diag_indices_from(curvature)] += 1
-        for j in range(len(new)):
-            new[j] = np.maximum(old[j] - gradient[j] / curvature[j, j], 0)
-            gradient += np.multiply.outer(curvature[j], new[j] - old[j])
-        np.subtract(new.T, z, out=change)
-        z += change
-        r += change
-        return self._push(network, k, change)
-
-    def _push(self, network, k, change):
-        """Residuals of the layer above after a change of this one."""
-        if k + 1 < len(self.r):
-            above = self._change[k + 1]
-            np.matmul(change, network.fast[k + 1], out=above)
-            self.r[k + 1] -= above
+    def affine(self, z: Array, k: int) -> Array:
+        """a_{k+1} of activations of layer k."""
+        return z @ self.coefs[k] + self.intercepts[k]
 
 
-def _affine(network, z, k):
-    preactivation = z @ network.fast[k]
-    preactivation += network.intercepts[k]
-    return preactivation
-
-
-def residuals(network, coefs, z, drive, Y=None):
-    """r_0.. of activations, in the precision of `coefs`; clamped to Y if given."""
-    r = [z[0] - drive]
-    for k, layer in enumerate(z[1:] if Y is None else [*z[1:], Y], start=1):
-        preactivation = z[k - 1] @ coefs[k]
-        preactivation += network.intercepts[k]
-        r.append(np.subtract(layer, preactivation, out=preactivation))
-    return r
-
-
-def row_products(a, b):
+def row_products(a: Array, b: Array) -> Array:
     """Inner products of rows."""
-    return np.einsum("ij,ij->i", a, b)
-
-
-def energy(network, r):
-    """Energy of every row."""
-    return sum(
-        0.5 * w * row_products(layer, layer)
-        for w, layer in zip(network.weights, r, strict=False)
-    )
-
-
-def dual_point(network, z, r):
-    """Slacks and multipliers near the optimal ones, and the gap by layer and row."""
-    n_hidden = network.n_hidden
-    above = r[n_hidden] if len(r) > n_hidden else None
-    slacks, mu = [None] * n_hidden, [None] * n_hidden
-    gap = np.empty((n_hidden, len(z[0])))
-    for k in reversed(range(n_hidden)):
-        pull = _pull(network, above, k)
-        miss = r[k] - pull if pull is not None else r[k].copy()
-        s = slacks[k] = miss - z[k]
-        np.maximum(s, np.zeros_like(s), out=s)
-        miss -= s
-        gap[k] = 0.5 * row_products(miss, miss) + row_products(z[k], s)
-        gap[k] *= network.weights[k]
-        above = mu[k] = s if pull is None else np.add(pull, s, out=pull)
-    return slacks, mu, gap
-
-
-def multipliers(network, slacks):
-    """mu_1..mu_H of the free phase."""
-    mu, above = [None] * len(slacks), None
-    for k in reversed(range(len(slacks))):
-        pull = _pull(network, above, k)
-        above = mu[k] = slacks[k] if pull is None else pull + slacks[k]
-    return mu
-
-
-def _pull(network, mu, k):
-    if mu is None:
-        return None
-    return mu @ network.back[k + 1]
-
-
-def free_dual(network, mu, drive):
-    """Dual energy of every row of the free phase."""
-    value = 0.0
-    for k, layer in enumerate(mu):
-        offset = drive if k == 0 else network.intercepts[k]
-        value = value - network.weights[k] * (
-            0.5 * row_products(layer, layer) + np.sum(layer * offset, axis=1)
-        )
+    value: Array = np.einsum("ij,ij->i", a, b)
     return value
 
 
-def implied_activations(network, mu, drive):
-    """v_1..v_H, at which the slacks are stationary."""
-    v = [mu[0] + drive]
-    for k in range(1, len(mu)):
-        layer = _affine(network, v[-1], k)
-        layer += mu[k]
-        v.append(layer)
-    return v
+@dataclass
+class Phases:
+    """Latents of a batch and what bounds are made of; lists are indexed by layer.
+
+    `miss` is r'_{k-1} - mu_k, what the free phase leaves of its optimality conditions;
+    None for a layer stands for zero.
+    """
+
+    z: Layers  # free activations
+    s: Layers  # their slacks, and
+    mu: Layers  # multipliers
+    miss: Layers
+    d: Layers  # z^ - z
+    dr: Layers  # r^ - r
+    output: Array  # f^
+    error: Array  # e^
+    free_gaps: Layers  # by layer and row
+    clamped_gaps: Layers
 
 
-def gradient(network, share, x, z, r, mu, v, out):
-    """Gradient of the upper bound, rows weighted by `share`, into a flat vector."""
-    sizes = [x.shape[1], *(b.shape[0] for b in network.intercepts)]
-    coefs, intercepts = unpack(out, sizes)
-    share = share.astype(z[0].dtype)[:, None]
-    for k, (W, b) in enumerate(zip(coefs, intercepts, strict=True)):
-        scale = share * network.weights[k]
-        clamped = scale * r[k]
-        if k == len(mu):  # the free phase has no multiplier on the output
-            W[:] = z[k - 1].T @ clamped
-            np.negative(W, out=W)
-            b[:] = -clamped.sum(axis=0)
-            continue
-        # Both phases are nearly equal: differences first, products then.
-        contrast = scale * (mu[k] - r[k])
-        if k == 0:  # x is common to both phases
-            W[:] = x.T @ contrast.astype(x.dtype, copy=False)
-        else:
-            product = v[k - 1].T @ contrast
-            product += (v[k - 1] - z[k - 1]).T @ clamped
-            W[:] = product
-        b[:] = contrast.sum(axis=0)
-    return out
+def evaluate(network: Network, drive: Array, Y: Array, z: Layers, z_hat: Layers):
+    """Phases of any activations in the box, by one backward pass through each."""
+    energy = network.energy
+    r, a, _ = _residuals(network, drive, z)
+    r_hat, a_hat, output = _residuals(network, drive, z_hat)
+    error = energy.loss.descent(output, Y)
+    s, mu, miss, free_gaps = _dual_point(network, z, a, r, None)
+    *_, clamped_gaps = _dual_point(network, z_hat, a_hat, r_hat, error)
+    d = [None, *(z_hat[k] - z[k] for k in energy.hidden)]
+    dr = [None, *(r_hat[k] - r[k] for k in energy.hidden)]
+    return Phases(z, s, mu, miss, d, dr, output, error, free_gaps, clamped_gaps)
+
+
+def dual_point_of(
+    network: Network, drive: Array, Y: Array, z_hat: Layers
+) -> tuple[Layers, Array]:
+    """Slacks and output multiplier of the clamped phase, near the optimal ones."""
+    r, a, output = _residuals(network, drive, z_hat)
+    error = network.energy.loss.descent(output, Y)
+    return _dual_point(network, z_hat, a, r, error)[0], error
+
+
+def _residuals(network: Network, drive: Array, z: Layers):
+    """r_{k-1} and a_k by layer k, and the output."""
+    r: Layers = [None]
+    a: Layers = [None]
+    made = drive
+    for k in network.energy.hidden:
+        a.append(made)
+        r.append(z[k] - made)
+        made = network.affine(z[k], k)
+    return r, a, made
+
+
+def _dual_point(network: Network, z: Layers, a: Layers, r: Layers, above: Any):
+    """Slacks, multipliers, what is missing, and the gap by layer and row."""
+    energy = network.energy
+    H, box, w = energy.n_hidden, energy.box, energy.weights
+    empty: Layers = [None] * (H + 1)
+    s, mu, miss, gaps = (empty.copy() for _ in range(4))
+    for k in reversed(energy.hidden):
+        pull = np.zeros_like(z[k]) if above is None else above @ network.back[k]
+        low = box.low - a[k] if box.low > -np.inf else None
+        high = box.high - a[k] if box.high < np.inf else None
+        above = mu[k] = between(pull.copy(), low, high)
+        s[k] = above - pull
+        miss[k] = r[k] - above
+        slackness = np.sum(box.slackness(z[k], s[k]), axis=1)
+        gaps[k] = w[k - 1] * (0.5 * row_products(miss[k], miss[k]) + slackness)
+    return s, mu, miss, gaps
+
+
+def upper_bound(
+    network: Network, drive: Array, Y: Array, z_hat: Layers, s: Layers
+) -> Array:
+    """Upper bound of every row at any parameters, for given latents."""
+    energy = network.energy
+    r, _, output = _residuals(network, drive, z_hat)
+    value = energy.loss.value(output, Y).astype(np.float64)
+    above = None
+    for k in reversed(energy.hidden):
+        above = s[k] if above is None else above @ network.back[k] + s[k]
+        eps = r[k] - above
+        slackness = np.sum(energy.box.slackness(z_hat[k], s[k]), axis=1)
+        value += energy.weights[k - 1] * (0.5 * row_products(eps, eps) + slackness)
+    return value

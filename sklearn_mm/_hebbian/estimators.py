@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from scipy.special import log_softmax
 from sklearn.base import (
     ClassifierMixin,
     MultiOutputMixin,
@@ -28,19 +29,40 @@ from sklearn_mm._hebbian.base import (
 from sklearn_mm._rows.sources import MappedRows
 from sklearn_mm._rows.statistics import unit_weights
 from sklearn_mm._rows.validation import validate_rows
+from sklearn_mm.losses import LogLoss, softmax
 
 _PARAMETERS = """hidden_layer_sizes : int or array-like of int, default=(64,)
         Units of the hidden layers.
+
+    loss : {"squared_error", "huber", "log_loss"} or object, default="LOSS"
+        Loss of the outputs. "log_loss", for classifiers only, is the cross-entropy of
+        their softmax. An object of `sklearn_mm.losses`, or one of your own with the
+        methods of :class:`sklearn_mm.losses.Loss`, can be given as well.
+
+    huber_width : float, default=1.35
+        Where the Huber loss turns from quadratic to linear, in standard deviations of
+        the targets (for a classifier, in units of the class indicators).
+
+    activation : {"relu", "hard_sigmoid", "hard_tanh", "identity"}, default="relu"
+        The box that activations of hidden units are confined to: [0, inf), [0, 1],
+        [-1, 1] or none. Towards a feedback of zero, they are clipped to it.
+
+    standardize : bool, default=True
+        Whether features are centred and scaled inside, so that results do not depend
+        on their units. Columns of like kind, such as the pixels of an image, get one
+        common scale; sparse features are scaled, not centred. `coefs_` and
+        `intercepts_` are those of the units of X. The first call of `partial_fit`
+        decides on centre and scale.
 
     criterion : {"sudemm", "regemm", "fixed", "alternating"} or object, \
             default="sudemm"
         When inference is accurate enough for an update:
 
         - "sudemm": the gap between the bounds is at most `rho` times the decrease that
-          a gradient step guarantees, ``||g||^2 / (2 L)``. With ``solver="gd"`` L is
-          verified by backtracking; otherwise it is an estimate from the batch, which
-          makes the paper's stochastic test, ``rho / 2 ||g||^2``, independent of the
-          size of the activations;
+          a gradient step guarantees, ``||g||^2 / (2 L)``, with L verified by
+          backtracking if ``solver="gd"``. Otherwise two tests have to hold: the paper's
+          stochastic one, gap ``<= rho / 2 * ||g||^2``, and the same for half a bound of
+          the squared error that unfinished inference leaves in the gradient g;
         - "regemm": the upper bound has closed the fraction `eta` of the gap that the
           previous one left. Needs full batches. Its guarantee, a bound that never
           rises, is for ``solver="gd"``;
@@ -52,11 +74,13 @@ _PARAMETERS = """hidden_layer_sizes : int or array-like of int, default=(64,)
         An object of `sklearn_mm.criteria` can be given as well.
 
     feedback : float or "auto", default="auto"
-        Weight of a layer's residual beside that of the layer before it, in (0, 1]. At 1
-        the energy is that of the paper; towards 0 training becomes back-propagation
-        and rounding errors grow, like ``feedback ** -n_hidden_layers``. "auto" is 0.01
-        for up to four hidden layers and ``1e-8 ** (1 / n_hidden_layers)`` for more; 1
-        with ``solver="gd"``, whose steps a small feedback makes short.
+        Weight of a layer's residual relative to that of the layer before it, in (0, 1].
+        At 1 the energy is that of the paper; towards 0 training becomes
+        back-propagation. Values below ``1e-100 ** (1 / n_hidden_layers)`` are replaced
+        by it: numbers cannot tell them from zero.
+        "auto" is 0.003 for up to four hidden layers and ``1e-12 ** (1 /
+        n_hidden_layers)`` for more, which float32 can hold; 1 with ``solver="gd"``,
+        whose steps a small feedback makes short.
 
     solver : {"adam", "sgd", "gd"}, default="adam"
         How weights are updated: "gd" is the plain gradient step of length 1/L, with L
@@ -76,14 +100,25 @@ _PARAMETERS = """hidden_layer_sizes : int or array-like of int, default=(64,)
     momentum : float, default=0.9
         Momentum of "sgd", in [0, 1).
 
+    average : bool, default=True
+        Whether the fitted weights are an average over the last updates of "adam" or
+        "sgd": exponential, over the last tenth of all updates and 500 at most. (That
+        of ``SGDRegressor(average=True)`` counts all updates alike.) Predictions,
+        `bounds` and early stopping are about the average; `history_` and `loss_curve_`
+        are about the iterates, from which `partial_fit` and `warm_start` go on. There
+        is none with ``solver="gd"`` or ``criterion="regemm"``, whose theorems are about
+        the last iterate.
+
     batch_size : int, "auto" or None, default="auto"
         Rows of a mini-batch. None means full batches, which are worked through in
         chunks, with activations recomputed and thrown away. "auto" is None where the
         criterion or the solver needs it, and ``min(200, n_samples)`` otherwise.
 
     inference : {"block", "coordinate"}, default="block"
-        One pass updates a layer at a time, or a unit at a time as in the paper. The
-        first is much faster.
+        With "block", a pass works on whole layers and batches: forward and backward
+        through the network where this contracts, i.e. with a small feedback or small
+        weights, and by the modulus iteration elsewhere. With "coordinate" it minimises
+        the energy over one unit after the other, as in the paper, and is much slower.
 
     rho : float, default=0.5
         Accuracy asked for by "sudemm".
@@ -93,7 +128,7 @@ _PARAMETERS = """hidden_layer_sizes : int or array-like of int, default=(64,)
 
     n_passes : int, default=8
         Passes of "fixed" and "alternating". A pass goes through all layers; the clamped
-        phase, which starts from the free one, makes one less for each hidden layer.
+        phase, which starts from the free one, makes fewer.
 
     max_passes : int, default=200
         Largest number of passes, in training and prediction. An update for which it
@@ -165,11 +200,17 @@ _ATTRIBUTES = """coefs_ : list of ndarray of shape (n_units, n_units_of_next_lay
     loss_curve_ : list of float
         Mean upper bound of the loss, penalty included, in every epoch.
 
+    loss_ : float
+        Last value of `loss_curve_`.
+
     best_loss_ : float
         Smallest value of `loss_curve_`.
 
     validation_scores_ : list of float or None
         Validation score after every epoch, with ``early_stopping=True``.
+
+    best_validation_score_ : float or None
+        Largest of the `validation_scores_`.
 
     history_ : Bunch
         One entry per update: ``upper_bound``, ``lower_bound``, ``gap``, ``passes``,
@@ -187,16 +228,23 @@ _NOTES = """Activations of the hidden layers are not computed by a rule but infe
     the target. The loss is the difference of the two energies, and duality encloses it
     between bounds, which decide how accurate inference has to be [1]_.
 
-    Under "adam", and under "sgd" with momentum, the criterion says that the gradient in
-    use is accurate beside its own size; the theorems are about plain gradient steps:
-    ``solver="gd"``, or ``solver="sgd", momentum=0, learning_rate="invscaling"``. For
-    the latter the paper proves that the gradients come arbitrarily close to zero, not
-    that they converge to it.
+    The gradient in use is that of the certified upper bound with ``solver="gd"``, for
+    which the theorems are, and wherever feedback is strong. Elsewhere it is that of the
+    upper bound of a nearby network, whose biases differ, row by row, by what is left of
+    the free phase's optimality conditions, and for which this phase is exact: after few
+    passes it is by far the better estimate of the gradient of the loss.
 
-    With float32 data the passes run in float32 as long as ``feedback **
-    -n_hidden_layers`` is at most 1e4, and the bounds are computed in float64: outputs
-    for given weights agree with those of float64 data to about 1e-6, and losses of the
-    first epochs likewise; training then amplifies the difference.
+    Under "adam", and under "sgd" with momentum, the criterion says that the gradient in
+    use is accurate relative to its own size; the theorems are about plain gradient
+    steps: ``solver="gd"``, or ``solver="sgd", momentum=0,
+    learning_rate="invscaling"``. For the latter the paper proves that the gradients
+    come arbitrarily close to zero, not that they converge to it.
+
+    With float32 data all of training runs in float32 as long as ``feedback **
+    -n_hidden_layers`` is at most 1e12, which "auto" makes sure of, unless bounds of
+    successive updates are compared (``solver="gd"``, ``criterion="regemm"``). What
+    rounding does is to change biases in their last digit, row by row. `bounds` are
+    computed in float64 whatever the data.
 
     X may be larger than memory: a memory map, or any array with a shape, a dtype and
     slices of rows (HDF5, Zarr), is read chunk by chunk, and mini-batches are drawn from
@@ -219,7 +267,7 @@ class ContrastiveHebbianRegressor(
 
     Parameters
     ----------
-    {_PARAMETERS}
+    {_PARAMETERS.replace("LOSS", "squared_error")}
 
     Attributes
     ----------
@@ -246,13 +294,9 @@ class ContrastiveHebbianRegressor(
     Examples
     --------
     >>> from sklearn.datasets import make_friedman1
-    >>> from sklearn.pipeline import make_pipeline
-    >>> from sklearn.preprocessing import StandardScaler
     >>> from sklearn_mm import ContrastiveHebbianRegressor
     >>> X, y = make_friedman1(500, random_state=0)
-    >>> model = make_pipeline(
-    ...     StandardScaler(), ContrastiveHebbianRegressor(max_iter=500, random_state=0)
-    ... )
+    >>> model = ContrastiveHebbianRegressor(max_iter=500, random_state=0)
     >>> bool(model.fit(X, y).score(X, y) > 0.9)
     True
     """
@@ -261,6 +305,10 @@ class ContrastiveHebbianRegressor(
         self,
         hidden_layer_sizes=(64,),
         *,
+        loss="squared_error",
+        huber_width=1.35,
+        activation="relu",
+        standardize=True,
         criterion="sudemm",
         feedback="auto",
         solver="adam",
@@ -268,6 +316,7 @@ class ContrastiveHebbianRegressor(
         learning_rate="constant",
         power_t=0.6,
         momentum=0.9,
+        average=True,
         batch_size="auto",
         inference="block",
         rho=0.5,
@@ -290,6 +339,10 @@ class ContrastiveHebbianRegressor(
     ):
         super().__init__(
             hidden_layer_sizes=hidden_layer_sizes,
+            loss=loss,
+            huber_width=huber_width,
+            activation=activation,
+            standardize=standardize,
             criterion=criterion,
             feedback=feedback,
             solver=solver,
@@ -297,6 +350,7 @@ class ContrastiveHebbianRegressor(
             learning_rate=learning_rate,
             power_t=power_t,
             momentum=momentum,
+            average=average,
             batch_size=batch_size,
             inference=inference,
             rho=rho,
@@ -399,6 +453,16 @@ class ContrastiveHebbianRegressor(
 
         return X, MappedRows(Y, standardized, Y.shape[1], dtype), weight
 
+    def _loss(self, n_outputs):
+        if self.loss == "log_loss" or isinstance(self.loss, LogLoss):
+            raise ValueError(
+                "loss='log_loss' is for class labels: use ContrastiveHebbianClassifier."
+            )
+        return super()._loss(n_outputs)
+
+    def _huber_width(self, n_outputs):
+        return self.huber_width / np.sqrt(n_outputs)
+
     def _score_outputs(self, outputs, Y, sample_weight):
         return r2_score(Y, outputs, sample_weight=sample_weight)
 
@@ -406,11 +470,12 @@ class ContrastiveHebbianRegressor(
 class ContrastiveHebbianClassifier(ClassifierMixin, BaseContrastiveHebbian):
     __doc__ = f"""Classification with a layered convex energy, by contrastive learning.
 
-    The network is trained by regression on indicators of the classes.
+    By default the outputs are trained by cross-entropy, and their softmax estimates the
+    probabilities of classes.
 
     Parameters
     ----------
-    {_PARAMETERS}
+    {_PARAMETERS.replace("LOSS", "log_loss")}
 
     class_weight : dict or "balanced", default=None
         Weights of classes, which multiply those of rows.
@@ -435,13 +500,9 @@ class ContrastiveHebbianClassifier(ClassifierMixin, BaseContrastiveHebbian):
     Examples
     --------
     >>> from sklearn.datasets import load_iris
-    >>> from sklearn.pipeline import make_pipeline
-    >>> from sklearn.preprocessing import StandardScaler
     >>> from sklearn_mm import ContrastiveHebbianClassifier
     >>> X, y = load_iris(return_X_y=True)
-    >>> model = make_pipeline(
-    ...     StandardScaler(), ContrastiveHebbianClassifier(max_iter=400, random_state=0)
-    ... )
+    >>> model = ContrastiveHebbianClassifier(max_iter=400, random_state=0)
     >>> bool(model.fit(X, y).score(X, y) > 0.95)
     True
     """
@@ -455,6 +516,10 @@ class ContrastiveHebbianClassifier(ClassifierMixin, BaseContrastiveHebbian):
         self,
         hidden_layer_sizes=(64,),
         *,
+        loss="log_loss",
+        huber_width=1.35,
+        activation="relu",
+        standardize=True,
         criterion="sudemm",
         feedback="auto",
         solver="adam",
@@ -462,6 +527,7 @@ class ContrastiveHebbianClassifier(ClassifierMixin, BaseContrastiveHebbian):
         learning_rate="constant",
         power_t=0.6,
         momentum=0.9,
+        average=True,
         batch_size="auto",
         inference="block",
         rho=0.5,
@@ -485,6 +551,10 @@ class ContrastiveHebbianClassifier(ClassifierMixin, BaseContrastiveHebbian):
     ):
         super().__init__(
             hidden_layer_sizes=hidden_layer_sizes,
+            loss=loss,
+            huber_width=huber_width,
+            activation=activation,
+            standardize=standardize,
             criterion=criterion,
             feedback=feedback,
             solver=solver,
@@ -492,6 +562,7 @@ class ContrastiveHebbianClassifier(ClassifierMixin, BaseContrastiveHebbian):
             learning_rate=learning_rate,
             power_t=power_t,
             momentum=momentum,
+            average=average,
             batch_size=batch_size,
             inference=inference,
             rho=rho,
@@ -564,13 +635,52 @@ class ContrastiveHebbianClassifier(ClassifierMixin, BaseContrastiveHebbian):
         outputs = self._outputs(X)
         return self.classes_[outputs.argmax(axis=1)]
 
-    def predict_proba(self, X):
-        """Outputs of the network, projected onto the simplex of probabilities.
+    def decision_function(self, X):
+        """Outputs of the network.
 
-        Regression on class indicators estimates the probabilities of classes by least
-        squares. Its outputs need not be probabilities; the nearest ones (in Euclidean
-        distance) are no farther from the truth in squared error. They are not
-        calibrated beyond that: zeros and ones are common.
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            Data.
+
+        Returns
+        -------
+        scores : ndarray of shape (n_samples,) or (n_samples, n_classes)
+            One column for each class; with two classes, the second minus the first.
+        """
+        outputs = self._outputs(X)
+        if len(self.classes_) == 2:
+            return outputs[:, 1] - outputs[:, 0]
+        return outputs
+
+    def predict_log_proba(self, X):
+        """Logarithms of class probabilities.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            Data.
+
+        Returns
+        -------
+        log_probabilities : ndarray of shape (n_samples, n_classes)
+            Minus infinity for probabilities of zero.
+        """
+        outputs = self._outputs(X)
+        if isinstance(self._loss(outputs.shape[1]), LogLoss):
+            return log_softmax(outputs, axis=1)
+        with np.errstate(divide="ignore"):
+            return np.log(project_to_simplex(outputs))
+
+    def predict_proba(self, X):
+        """Class probabilities.
+
+        With ``loss="log_loss"`` they are the softmax of the outputs. With another loss
+        they are the outputs, projected onto the simplex of probabilities: regression on
+        class indicators estimates the probabilities of classes, but its outputs need
+        not be probabilities; the nearest ones (in Euclidean distance) are no farther
+        from the truth in squared error. They are not calibrated beyond that: zeros and
+        ones are common.
 
         Parameters
         ----------
@@ -582,7 +692,10 @@ class ContrastiveHebbianClassifier(ClassifierMixin, BaseContrastiveHebbian):
         probabilities : ndarray of shape (n_samples, n_classes)
             Non-negative numbers that sum to one in every row.
         """
-        return project_to_simplex(self._outputs(X))
+        outputs = self._outputs(X)
+        if isinstance(self._loss(outputs.shape[1]), LogLoss):
+            return softmax(outputs)
+        return project_to_simplex(outputs)
 
     def _validate_targets(self, X, y, sample_weight, reset):
         X, y = validate_rows(self, X, y, multi_output=True, reset=reset)
@@ -638,6 +751,9 @@ class ContrastiveHebbianClassifier(ClassifierMixin, BaseContrastiveHebbian):
 def project_to_simplex(outputs):
     """Nearest points of the probability simplex, row by row."""
     n_classes = outputs.shape[1]
+    # The simplex does not change with a shift of all outputs of a row, and nothing
+    # below one less than the largest has a part in it: large numbers do not cancel.
+    outputs = np.maximum(outputs - outputs.max(axis=1, keepdims=True), -2.0)
     ordered = np.sort(outputs, axis=1)[:, ::-1]
     excess = np.cumsum(ordered, axis=1) - 1.0
     index = np.arange(1, n_classes + 1)
@@ -645,4 +761,5 @@ def project_to_simplex(outputs):
     support = np.sum(ordered * index > excess, axis=1)
     shift = excess[np.arange(len(outputs)), support - 1] / support
     projected = np.maximum(outputs - shift[:, None], 0.0)
-    return projected / projected.sum(axis=1, keepdims=True)
+    projected /= projected.sum(axis=1, keepdims=True)
+    return projected

@@ -2,22 +2,22 @@ r"""Contrastive Hebbian learning as a latent-variable problem.
 
 J(theta) is the weighted mean over rows of the loss of `energy`, plus
 ``alpha/2 ||W||^2``. The latent variables of a row are the activations of its two phases
-and the slacks of the free one; effort counts sweeps over the layers.
+and the slacks of the free one; effort counts passes over the layers.
 
 *Who divides by what.* A slice of rows is a chunk of the whole sum: its bounds are
 divided by the total weight, so that chunks add up to the whole batch. An array of
 indices is a mini-batch and divides by its own weight. The penalty is carried by the
 rows in the same proportion.
 
-*Precision.* Sweeps run in the precision of X. Energies, large and nearly equal in both
-phases, are then computed in float64 from the activations that the sweeps arrived at, so
-that rounding in a sweep is no more than a slightly different latent. The gaps are sums
-of non-negative terms and lose nothing by being computed in the precision of X. The
-drive W_0 x + b_0 is in that precision too, but it is one and the same number in both
-phases: the bounds are those of a network whose first biases differ in the last digit.
-Compared with exact arithmetic, what is left of rounding in the bounds of a row is about
-one unit in the last place of ``sum_k w_k (||z_{k+1}||^2 + ||W_k z_k + b_k||^2)`` over
-both phases, in the precision of the sweeps (tests/package/test_exact_certificates.py).
+*Three ways to infer* (`Point.method`): forward and backward passes in difference form
+where these contract, which a small feedback or small weights make sure of; the modulus
+iteration elsewhere; and unit by unit, as in the paper, where that is asked for.
+
+*Precision.* Passes run in the precision of X, unless weights of residuals, of the order
+of ``feedback**-n_hidden``, are beyond what single precision can hold, or bounds of
+successive updates are compared (`double`). What rounding does to the difference form
+is to change the biases in their last digit, row by row; the bounds are those of that
+network.
 """
 
 from __future__ import annotations
@@ -25,138 +25,341 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from sklearn.utils.extmath import row_norms, safe_sparse_dot
 
+from sklearn_mm._hebbian.coordinate import CoordinatePhases, unit_curvatures
+from sklearn_mm._hebbian.difference import DifferencePhases, Measured, Stacks
 from sklearn_mm._hebbian.energy import (
+    Array,
+    Energy,
+    Layers,
     Network,
-    Phase,
-    build_network,
-    dual_point,
-    energy,
-    free_dual,
-    gradient,
-    implied_activations,
-    multipliers,
-    prepare_sweeps,
-    residuals,
+    Phases,
+    evaluate,
     row_products,
+    unpack,
+    upper_bound,
 )
+from sklearn_mm._hebbian.inputs import NO_UNITS, Units
+from sklearn_mm._hebbian.modulus import Factors, ModulusPhases
 from sklearn_mm._rows.table import Rows
-from sklearn_mm._solver.roles import ALL_ROWS, Array, Batch, Bounds
+from sklearn_mm._solver.roles import ALL_ROWS, Bounds
+from sklearn_mm._solver.roles import Batch as Selection
 
 # Rows whose activations are held at a time where nothing else decides: with layers of
 # 64 units their arrays fill a second-level cache.
 DEFAULT_CHUNK = 1024
-# Weights of the first residuals grow like feedback**-n_hidden and multiply differences
-# of the two phases' activations. Beyond this, float32's seven digits leave too few for
-# the gradient, and sweeps run in float64.
-_FLOAT32_LIMIT = 1e4
-# When rows are inferred to the end: sweeps from test to test, and the size of rounding
-# errors in the residuals, in units of the last place of the activations.
-_PASSES_PER_TEST, _ROUNDING_ULPS = 4, 8.0
+
+# Forward and backward passes are made where gamma ||W_k||^2 is at most this. On random
+# networks they contract up to about 1 whatever the feedback, slowly there, and diverge
+# from 1.5 to 2 on; the modulus iteration takes some 30 passes anywhere.
+_CONTRACTS = 0.8
+# Beyond this weight of the first residuals, differences of two phases that were not
+# inferred as such are left with too few digits of single precision.
+_SINGLE_DIFFERENCES = 1e4
+_POWER_STEPS = 12
+# Size of rounding errors in residuals, in units of the last place of activations.
+_ROUNDING_ULPS = 8.0
+_PASSES_PER_TEST = 8  # of the modulus iteration, carried to the end
+
+
+@dataclass(frozen=True)
+class Point:
+    """What is known at one theta."""
+
+    network: Network
+    solver: str = "auto"  # or "modulus", "coordinate"
+
+    @property
+    def theta(self) -> Array:
+        """The parameters themselves."""
+        return self.network.theta
+
+    @functools.cached_property
+    def contraction(self) -> float:
+        """gamma times the largest squared norm of a matrix that feeds back."""
+        energy = self.network.energy
+        coefs = self.network.coefs
+        # Up to H in the clamped phase, where the loss pulls with its curvature.
+        squares = [_squared_norm(coefs[k]) for k in range(1, energy.n_hidden)]
+        squares.append(energy.loss.curvature * _squared_norm(coefs[-1]))
+        return energy.gamma * max(squares)
+
+    @property
+    def method(self) -> str:
+        """How latents are inferred here."""
+        if self.solver != "auto":
+            return self.solver
+        return "difference" if self.contraction <= _CONTRACTS else "modulus"
+
+    @functools.cached_property
+    def factors(self) -> Factors:
+        """For the modulus iteration."""
+        return Factors.of(self.network)
+
+    @functools.cached_property
+    def curvatures(self) -> Layers:
+        """For inference unit by unit."""
+        return unit_curvatures(self.network)
+
+    def prepared(self) -> Point:
+        """The same, with all computed that tasks need: they may run side by side."""
+        needed = {"coordinate": "curvatures", "modulus": "factors"}
+        if self.method in needed:
+            getattr(self, needed[self.method])
+        return self
+
+
+def _squared_norm(W: Array) -> float:
+    """Squared spectral norm by power iteration, from a constant start."""
+    vector = np.random.default_rng(0).normal(size=(W.shape[1],)).astype(W.dtype)
+    square = 0.0
+    for _ in range(_POWER_STEPS):
+        product = W.T @ (W @ vector)
+        size = float(np.linalg.norm(product))
+        if not 0.0 < size < np.inf:
+            return size
+        square = size / float(np.sqrt(vector @ vector))
+        vector = product / np.asarray(size, product.dtype)
+    return square
+
+
+@dataclass
+class Batch:
+    """Some rows in the network's units and precision."""
+
+    x: Any
+    Y: Array
+    share: Any  # of the mean; one number, or one for each row
+
+    @property
+    def n_rows(self) -> int:
+        return len(self.Y)
+
+    @property
+    def total(self) -> float:
+        """Share of all rows together."""
+        if np.ndim(self.share) == 0:
+            return self.n_rows * float(self.share)
+        return float(np.sum(self.share))
 
 
 @dataclass
 class Latent:
-    """Both phases of some rows; `theta` is the one that their residuals belong to."""
+    """Both phases of a batch, in whatever form they are inferred."""
 
-    X: Any
-    Y: Array
-    share: Array
-    squares: Array  # squared norms of the rows of X
-    theta: Array | None = None
-    drive: Array | None = None
-    free: Phase | None = None
-    clamped: Phase | None = None
-    point: Point | None = None
-
-
-@dataclass
-class Point:
-    """What bounds at one theta are made of."""
-
-    z: list  # clamped activations
-    r: list  # and their residuals
-    slacks: list  # of the free phase
-    mu: list  # and their multipliers
-    upper: Array  # of every row
-    dual: Array  # free dual energy of every row
-    lower: Array
-    gaps: Array  # of both phases, by layer and row
-
-
-@dataclass(frozen=True)
-class NetworkPoint:
-    """A theta and the network that it describes."""
-
-    theta: Array
-    network: Network
+    batch: Batch
+    phases: Any = None
 
 
 @dataclass(frozen=True)
 class ContrastiveProblem:
     """Bounds of the contrastive loss of a network on data.
 
-    Y must be of shape (n_samples, n_outputs), and both it and X of one precision.
+    Y must be of shape (n_samples, n_outputs). `double` asks for double precision, and
+    `certified` for the gradient of the upper bound itself (`difference`) as well.
     """
 
     X: Any
-    Y: Array
+    Y: Any
     sample_weight: Array
-    sizes: tuple[int, ...]
-    feedback: float
+    energy: Energy
     alpha: float = 0.0
     coordinate: bool = False
+    certified: bool = False
+    double: bool = False
+    units: Units = NO_UNITS
     total: float = 0.0  # weight of all rows, where these are a part of them
-    data_dtype: Any = None  # precision that rows are brought to, if not that of X
+    data_dtype: Any = None  # precision of the rows, if not that of X
     chunk_size: int | None = None
     n_jobs: int | None = None
-    # Singular vectors of the matrices, from which those of the next theta are found.
-    vectors: dict = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def n_samples(self) -> int:
         return self.X.shape[0]
 
-    @property
-    def dtype(self) -> np.dtype:
-        """Precision of the sweeps."""
-        dtype = self.data_dtype or self.X.dtype
-        return sweep_dtype(dtype, self.feedback, len(self.sizes) - 2)
-
-    def at(self, theta: Array) -> NetworkPoint:
-        """Parameters at theta, ready for sweeps."""
-        plain = build_network(theta, self.sizes, self.feedback, self.dtype)
-        return NetworkPoint(theta, prepare_sweeps(plain, self.vectors, self.coordinate))
-
     @functools.cached_property
-    def rows(self) -> Rows:
-        """The rows, in chunks."""
-        return Rows.of(self.X, self.chunk_size or DEFAULT_CHUNK, self.n_jobs)
+    def dtype(self) -> np.dtype[Any]:
+        """Precision of the passes, and of theta."""
+        if self.certified or self.double:
+            return np.dtype(np.float64)
+        return self.energy.pass_dtype(self.data_dtype or self.X.dtype)
 
-    def start(self, rows: Batch) -> Latent:
-        """No activations yet: those of the ReLU network are the cold start."""
-        X, Y, weight = self.X[rows], self.Y[rows], self.sample_weight[rows]
-        total = self.total_weight if isinstance(rows, slice) else weight.sum()
-        if self.data_dtype is not None:
-            X, Y = X.astype(self.data_dtype), Y.astype(self.data_dtype)
-        return Latent(X, Y, weight / total, row_norms(X, squared=True))
+    def at(self, theta: Array) -> Point:
+        """The network at theta."""
+        solver = "coordinate" if self.coordinate else "auto"
+        return Point(Network.at(theta, self.energy, self.dtype), solver)
 
     @functools.cached_property
     def total_weight(self) -> float:
         """What chunks of rows are divided by."""
         return self.total or float(self.sample_weight.sum())
 
+    def gather(self, rows: Any, out: Array | None = None) -> Batch:
+        """Rows in the network's units; into `out`, if that is given and fits."""
+        X, weight = self.X, self.sample_weight[rows]
+        whole = isinstance(rows, slice)
+        if out is not None and not whole and isinstance(X, np.ndarray):
+            if X.dtype == out.dtype:
+                x = np.take(X, rows, axis=0, out=out, mode="clip")
+            else:
+                x = out
+                x[:] = X[rows]
+        else:
+            x = X[rows]
+            copied = not whole or x.dtype != self.dtype
+            x = x.astype(self.dtype, copy=not copied and self.units.scale is not None)
+        x = self._units.convert(x)
+        Y = self.Y[rows].astype(self.dtype, copy=False)
+        total = self.total_weight if whole else float(weight.sum())
+        if self._uniform:
+            return Batch(x, Y, float(weight[0]) / total if len(weight) else 0.0)
+        return Batch(x, Y, weight / total)
+
+    @functools.cached_property
+    def _units(self) -> Units:
+        return self.units.astype(self.dtype)
+
+    @functools.cached_property
+    def _uniform(self) -> bool:
+        """Whether all rows have one weight that takes no memory."""
+        return self.sample_weight.strides == (0,)
+
+    def drive(self, network: Network, x: Any, out: Array | None = None) -> Array:
+        """What the input alone makes of the first layer."""
+        W, b = network.coefs[0], network.intercepts[0]
+        if isinstance(x, np.ndarray):
+            drive = np.matmul(x, W, out=out)
+        else:
+            drive = safe_sparse_dot(x, W, dense_output=True)
+            if out is not None:
+                out[:] = drive
+                drive = out
+        drive += b
+        return drive
+
+    # The role of the solver
+
+    def start(self, rows: Selection) -> Latent:
+        """No activations yet: those of the feed-forward network are the cold start."""
+        return Latent(self.gather(rows))
+
+    def infer(self, point: Point, latent: Latent, effort: float) -> Latent:
+        """`effort` more passes; a latent of another point goes on from there."""
+        network, batch = point.network, latent.batch
+        passes = round(effort)
+        drive = self.drive(network, batch.x)
+        if point.method == "difference":
+            self._pass_differences(network, latent, drive, passes)
+            return latent
+        kind, known = _solver_of(point)
+        if not isinstance(latent.phases, kind):
+            latent.phases = kind(network, drive, batch.Y)
+        latent.phases.run(network, known, drive, batch.Y, passes)
+        return latent
+
+    def _pass_differences(
+        self, network: Network, latent: Latent, drive: Array, passes: int
+    ) -> None:
+        phases, Y = latent.phases, latent.batch.Y
+        clamped = clamped_passes(passes)
+        if isinstance(phases, DifferencePhases):
+            phases.drive[:] = drive
+            phases.resume(network, Y, passes, clamped)
+            return
+        phases = DifferencePhases(self.energy, len(Y), self.dtype)
+        phases.drive[:] = drive
+        phases.free(network, passes if self.energy.n_hidden > 1 else 0)
+        phases.clamped(network, Y, clamped)
+        latent.phases = phases
+
+    def evaluate(self, point: Point, latent: Latent) -> Bounds:
+        """Bounds at a point, and the gradient."""
+        batch, network = latent.batch, point.network
+        rows = self.row_bounds(point, latent)
+        out = np.empty(len(point.theta), self.dtype)
+        target = unpack(out, self.energy.sizes)
+        phases = rows.phases
+        if phases is None:
+            latent.phases.gradient(network, batch.x, batch.share, target)
+        else:
+            stacks = Stacks.certified(network, phases)
+            stacks.gradient(self.energy, batch.x, batch.share, target)
+        return self._bounds(point, batch, rows, out)
+
+    def _bounds(
+        self, point: Point, batch: Batch, rows: RowBounds, gradient: Array
+    ) -> Bounds:
+        total = batch.total
+        if self.alpha:
+            n_weights = self.energy.n_weights
+            gradient[:n_weights] += (total * self.alpha) * point.theta[:n_weights]
+        penalty = total * self.penalty(point.theta)
+
+        def mean(values: Array) -> float:
+            if np.ndim(batch.share) == 0:
+                return float(batch.share) * float(np.sum(values, dtype=np.float64))
+            return float(batch.share @ values)
+
+        upper, lower = mean(rows.upper), mean(rows.lower)
+        return Bounds(
+            upper + penalty,
+            min(lower, upper) + penalty,
+            gradient,
+            mean(rows.gap_curvature),
+        )
+
+    def row_bounds(self, point: Point, latent: Latent) -> RowBounds:
+        """Bounds of every row."""
+        batch, network = latent.batch, point.network
+        squares = row_norms(batch.x, squared=True)
+        phases = latent.phases
+        if isinstance(phases, DifferencePhases):
+            loss = self.energy.loss.value(phases.output_hat, batch.Y)
+            made = phases.measure(squares, row_products, loss)
+            if not self.certified:
+                return RowBounds.of(made, 0.5 * made.curvature)
+            latents = phases.snapshot()
+        else:
+            drive = self.drive(network, batch.x)
+            z, z_hat = phases.activations(network)
+            latents = evaluate(network, drive, batch.Y, z, z_hat)
+            made = _measure(self.energy, batch.Y, latents)
+        curvature = _gap_curvature(self.energy, squares, latents)
+        return RowBounds.of(made, curvature, latents)
+
+    def upper_bound(self, point: Point, latents: Phases, batch: Batch) -> float:
+        """Upper bound at any point with given latents; penalty included."""
+        network = point.network
+        drive = self.drive(network, batch.x)
+        z_hat = [None, *(latents.z[k] + latents.d[k] for k in self.energy.hidden)]
+        rows = upper_bound(network, drive, batch.Y, z_hat, latents.s)
+        data = np.sum(rows * batch.share)
+        return float(data) + batch.total * self.penalty(point.theta)
+
+    def penalty(self, theta: Array) -> float:
+        """``alpha/2`` times the squared norm of the matrices, which come first."""
+        if not self.alpha:
+            return 0.0
+        matrices = theta[: self.energy.n_weights]
+        return 0.5 * self.alpha * float(np.vdot(matrices, matrices))
+
+    @functools.cached_property
+    def rows(self) -> Rows:
+        """The rows, in chunks."""
+        return Rows.of(self.X, self.chunk_size or DEFAULT_CHUNK, self.n_jobs)
+
     def map_parts(
-        self, function: Callable[..., Any], point: NetworkPoint, *arguments: Any
+        self, function: Callable[..., Any], point: Point, *arguments: Any
     ) -> Iterator[Any]:
         """Values of ``function(part, point, *arguments)`` for chunks of the rows.
 
-        A part is a problem of its own that counts as a part of the whole.
+        A part is a problem of its own that counts as a part of the whole. The point is
+        prepared once, so that every worker uses the same.
         """
         nothing: Any = None
         bare = replace(
@@ -165,155 +368,33 @@ class ContrastiveProblem:
             Y=nothing,
             sample_weight=nothing,
             total=self.total_weight,
+            data_dtype=self.data_dtype or self.X.dtype,
         )
-        args = (function, bare, point, arguments)
+        args = (function, bare, point.prepared(), arguments)
         return self.rows.map(_call_with_part, self.Y, self.sample_weight, args=args)
 
-    def cold_bounds(self, point: NetworkPoint, effort: float) -> Bounds:
+    def cold_bounds(self, point: Point, effort: float) -> Bounds:
         """Bounds of all rows, each chunk inferred from scratch."""
-        bounds = self.map_parts(_cold_bounds, point, effort)
-        return functools.reduce(operator.add, bounds)
+        problem, point = self.in_precision(point)
+        bounds = problem.map_parts(_cold_bounds, point, effort)
+        return self.bounds_in_precision(functools.reduce(operator.add, bounds))
 
-    def infer(self, point: NetworkPoint, latent: Latent, effort: float) -> Latent:
-        """`effort` sweeps of the free phase, and a few less of the clamped one.
+    def in_precision(self, point: Point) -> tuple[ContrastiveProblem, Point]:
+        """Problem and point in the precision that the point's method needs."""
+        weight = self.energy.weights[0]
+        single = self.dtype == np.float32 and weight > _SINGLE_DIFFERENCES
+        if not single or point.method == "difference":
+            return self, point
+        double = replace(self, double=True)
+        network = Network.at(point.theta, self.energy, np.float64)
+        return double, Point(network, point.method)
 
-        The clamped phase starts where the free one has got to. With a small feedback
-        this saves a sweep for every layer: the first layer of the free phase has to
-        follow changes of all others, each of which comes down one layer in a sweep.
-        """
-        network = point.network
-        passes = round(effort)
-        fresh = latent.free is None
-        if latent.theta is not point.theta:
-            self._rebase(network, point.theta, latent)
-        assert latent.free is not None
-        for _ in range(passes):
-            latent.free.sweep(network)
-        if fresh:
-            latent.clamped = latent.free.clamp(network, latent.Y)
-            passes = max(passes - network.n_hidden, 1)
-        assert latent.clamped is not None
-        for _ in range(passes):
-            latent.clamped.sweep(network)
-        return latent
-
-    def evaluate(self, at: NetworkPoint, latent: Latent) -> Bounds:
-        """Bounds at theta, and the gradient of the upper one."""
-        theta, network = at.theta, at.network
-        point = self.settle(at, latent)
-        v = implied_activations(network, point.mu, latent.drive)
-        share = latent.share
-        out = np.empty(theta.shape)
-        gradient(network, share, latent.X, point.z, point.r, point.mu, v, out)
-        total = float(share.sum())
-        if self.alpha:
-            n_weights = len(theta) - sum(self.sizes[1:])
-            out[:n_weights] += (total * self.alpha) * theta[:n_weights]
-        penalty = total * self.penalty(theta)
-        upper, lower = float(share @ point.upper), float(share @ point.lower)
-        return Bounds(
-            upper + penalty,
-            min(lower, upper) + penalty,
-            out,
-            float(share @ self._gap_curvature(network, latent, point)),
-        )
-
-    def _gap_curvature(self, network: Network, latent: Latent, point: Point) -> Array:
-        """The gap of each layer times the curvature in its parameters, row by row.
-
-        The clamped energy is quadratic in the weights of layer k, with Hessian
-        w_k z_k z_k' (z_k extended by a one for the bias). An error in r_k that opens a
-        gap of g_k changes the gradient in W_k by as much as w_k ||z_k||^2 times 2 g_k,
-        squared. A gap that is due to rounding is left out: no pass can close it.
-        """
-        squares = [row_products(layer, layer) for layer in point.z]
-        inputs = [latent.squares, *squares[:-1]]
-        rounding = (_ROUNDING_ULPS * np.finfo(self.dtype).eps) ** 2
-        value = np.zeros(len(latent.share))
-        for k, gap in enumerate(point.gaps):
-            w = network.weights[k]
-            error = np.maximum(gap - (rounding * w) * squares[k], 0.0)
-            value += w * (1.0 + inputs[k]) * error
-        return value
-
-    def settle(self, at: NetworkPoint, latent: Latent) -> Point:
-        """Slacks and bounds of a latent inferred at theta.
-
-        A free dual energy that got worse with more sweeps is not taken: the better
-        slacks of a row are kept, and so is its better lower bound.
-        """
-        network = at.network
-        free, clamped = latent.free, latent.clamped
-        assert free is not None and clamped is not None
-        slacks, mu, free_gaps = dual_point(network, free.z, free.r)
-        _, _, clamped_gaps = dual_point(network, clamped.z, clamped.r)
-        free_gap, clamped_gap = free_gaps.sum(axis=0), clamped_gaps.sum(axis=0)
-        free_energy = self._energy(network, latent, free)
-        clamped_energy = self._energy(network, latent, clamped)
-        # Energies are large and nearly equal: gaps must not be added to one of them.
-        loss = clamped_energy - free_energy
-        upper = loss + free_gap
-        # J >= 0, row by row: the free phase can do what the clamped one does.
-        lower = np.maximum(loss - clamped_gap, 0.0)
-        dual = free_energy - free_gap
-        old = latent.point
-        if old is not None:
-            worse = dual < old.dual
-            dual = np.maximum(dual, old.dual)
-            upper[worse] = clamped_energy[worse] - old.dual[worse]
-            lower = np.maximum(lower, old.lower)
-            for new_layer, old_layer in zip(slacks, old.slacks, strict=True):
-                new_layer[worse] = old_layer[worse]
-            mu = multipliers(network, slacks)
-        gaps = free_gaps + clamped_gaps
-        latent.point = Point(clamped.z, clamped.r, slacks, mu, upper, dual, lower, gaps)
-        return latent.point
-
-    def _energy(self, network: Network, latent: Latent, phase: Phase) -> Array:
-        """Energies in float64, whatever the precision of the activations."""
-        if self.dtype == np.float64:
-            return energy(network, phase.r)
-        z = [layer.astype(np.float64) for layer in phase.z]
-        Y = latent.Y if phase.clamped else None
-        return energy(network, residuals(network, network.coefs, z, latent.drive, Y))
-
-    def upper_bound(self, theta: Array, latent: Latent) -> float:
-        """Upper bound at any theta with the latent of the last `settle`."""
-        point = latent.point
-        assert point is not None
-        network = build_network(theta, self.sizes, self.feedback, np.float64)
-        drive = self.drive(network, latent.X).astype(np.float64, copy=False)
-        z = [layer.astype(np.float64, copy=False) for layer in point.z]
-        slacks = [layer.astype(np.float64, copy=False) for layer in point.slacks]
-        r = residuals(network, network.coefs, z, drive, latent.Y)
-        dual = free_dual(network, multipliers(network, slacks), drive)
-        share = latent.share
-        data = float(share @ (energy(network, r) - dual))
-        return data + float(share.sum()) * self.penalty(theta)
-
-    def penalty(self, theta: Array) -> float:
-        """``alpha/2`` times the squared norm of the matrices, which come first."""
-        if not self.alpha:
-            return 0.0
-        matrices = theta[: len(theta) - sum(self.sizes[1:])]
-        return 0.5 * self.alpha * float(matrices @ matrices)
-
-    def _rebase(self, network: Network, theta: Array, latent: Latent) -> None:
-        latent.drive = self.drive(network, latent.X)
-        latent.theta, latent.point = theta, None
-        if latent.free is None:
-            latent.free = Phase.feed_forward(network, latent.drive)
-        else:
-            assert latent.clamped is not None
-            latent.free = latent.free.rebase(network, latent.drive)
-            latent.clamped = latent.clamped.rebase(network, latent.drive, latent.Y)
-
-    def drive(self, network: Network, X: Any) -> Array:
-        matrix = network.fast[0].astype(X.dtype, copy=False)
-        drive = safe_sparse_dot(X, matrix, dense_output=True)
-        drive = drive.astype(self.dtype, copy=False)
-        drive += network.intercepts[0]
-        return drive
+    def bounds_in_precision(self, bounds: Bounds) -> Bounds:
+        """Bounds with the gradient in the precision of theta."""
+        assert bounds.gradient is not None
+        if bounds.gradient.dtype == self.dtype:
+            return bounds
+        return replace(bounds, gradient=bounds.gradient.astype(self.dtype))
 
 
 def _call_with_part(
@@ -322,96 +403,201 @@ def _call_with_part(
     weight: Array,
     function: Callable[..., Any],
     bare: ContrastiveProblem,
-    point: NetworkPoint,
+    point: Point,
     arguments: tuple[Any, ...],
 ) -> Any:
     part = replace(bare, X=X, Y=Y, sample_weight=weight)
     return function(part, point, *arguments)
 
 
-def _cold_bounds(
-    part: ContrastiveProblem, point: NetworkPoint, effort: float
-) -> Bounds:
+def _cold_bounds(part: ContrastiveProblem, point: Point, effort: float) -> Bounds:
     latent = part.infer(point, part.start(ALL_ROWS), effort)
     return part.evaluate(point, latent)
 
 
-def sweep_dtype(dtype, feedback: float, n_hidden: int) -> np.dtype:
-    """Precision of activations for data of a precision."""
-    if dtype == np.float32 and feedback**-n_hidden <= _FLOAT32_LIMIT:
-        return np.dtype(np.float32)
-    return np.dtype(np.float64)
+def _solver_of(point: Point) -> tuple[Any, Any]:
+    """Latents for strong feedback, and what their passes need to know of the point."""
+    if point.method == "modulus":
+        return ModulusPhases, point.factors
+    return CoordinatePhases, point.curvatures
 
 
-def infer_free(network: Network, drive: Array, tol: float, max_passes: int):
-    """Activations of the free phase, and the number of rows that were not finished.
+def clamped_passes(passes: int) -> int:
+    """Passes of the clamped phase, which starts from the free one, for an effort."""
+    return max(1, passes // 2)
 
-    Every row is swept until its own duality gap is at most `tol` times its energy, so
-    that the result for a row does not depend on the company it is in.
+
+@dataclass
+class RowBounds:
+    """Bounds of every row of a batch."""
+
+    upper: Array
+    lower: Array
+    gap_curvature: Array
+    phases: Phases | None  # latents for the certified gradient; None for the other
+
+    @classmethod
+    def of(
+        cls, made: Measured, gap_curvature: Array, phases: Phases | None = None
+    ) -> RowBounds:
+        upper = np.asarray(made.upper, dtype=np.float64)
+        # J >= 0, row by row: the free phase can do what the clamped one does.
+        lower = np.maximum(upper - made.gap, 0.0)
+        return cls(upper, lower, gap_curvature, phases)
+
+
+def _measure(energy: Energy, Y: Array, phases: Phases) -> Measured:
+    """Bounds of every row, from latents of any kind."""
+    upper = energy.loss.value(phases.output, Y)
+    for k in energy.hidden:
+        eps = phases.dr[k] + phases.miss[k]
+        slackness = energy.box.slackness(phases.z[k] + phases.d[k], phases.s[k])
+        term = 0.5 * row_products(eps, eps) + slackness.sum(axis=1)
+        upper = upper + energy.weights[k - 1] * term
+    return Measured(upper, sum(phases.free_gaps[1:]), sum(phases.clamped_gaps[1:]), 0.0)
+
+
+def _gap_curvature(energy: Energy, inputs: Array, phases: Phases) -> Array:
+    """The gap of each layer times the curvature in its parameters, row by row.
+
+    The clamped energy is quadratic in the weights of layer k, with Hessian w_k z_k z_k'
+    (z_k extended by a one for the bias). An error in r_k that opens a gap of g_k
+    changes the gradient in W_k by as much as w_k ||z_k||^2 times 2 g_k, squared. A gap
+    that is due to rounding is left out: no pass can close it.
     """
-    phase = Phase.feed_forward(network, drive)
-    if network.n_hidden == 1:  # no layer pulls at another: feed-forward is exact
-        return phase.z, 0
-    result = [np.empty_like(layer) for layer in phase.z]
-    rows = np.arange(len(drive))
-    passes = 0
-    while len(rows):
-        for _ in range(min(_PASSES_PER_TEST, max_passes - passes)):
-            phase.sweep(network)
-            passes += 1
-        open_rows = _unfinished(network, phase, tol)
-        last = passes >= max_passes
-        done = np.ones_like(open_rows) if last else np.logical_not(open_rows)
-        for out, layer in zip(result, phase.z, strict=True):
-            out[rows[done]] = layer[done]
-        if last:
-            return result, int(open_rows.sum())
-        phase, rows = phase.take(open_rows), rows[open_rows]
-    return result, 0
+    rounding = (_ROUNDING_ULPS * np.finfo(phases.error.dtype).eps) ** 2
+    value: Array = np.zeros(len(phases.error))
+    for k in energy.hidden:
+        w = energy.weights[k - 1]
+        z = phases.z[k] + phases.d[k]
+        square = row_products(z, z)
+        gap = phases.free_gaps[k] + phases.clamped_gaps[k]
+        value += w * (1.0 + inputs) * np.maximum(gap - (rounding * w) * square, 0.0)
+        inputs = square
+    return value
+
+
+# Inference that is carried to the end
 
 
 def free_outputs(
-    part: ContrastiveProblem, point: NetworkPoint, tol: float, max_passes: int
+    part: ContrastiveProblem, point: Point, tol: float, max_passes: int
 ) -> tuple[Array, list[Array], int]:
-    """Outputs and activations of all rows, and the number of rows not finished."""
+    """Outputs and activations of all rows, and the number of rows not finished.
+
+    Every row takes the passes until its own duality gap is at most `tol` times its
+    energy, so that the result for a row does not depend on the company it is in.
+    """
     network = point.network
-    z, n_open = infer_free(network, part.drive(network, part.X), tol, max_passes)
-    intercept = network.intercepts[-1].astype(part.dtype)
-    return z[-1] @ network.fast[-1] + intercept, z, n_open
+    batch = part.gather(ALL_ROWS)
+    drive = part.drive(network, batch.x)
+    z, n_open = infer_free(part, point, drive, batch.Y, tol, max_passes)
+    return network.affine(z[-1], part.energy.n_hidden), z, n_open
+
+
+def infer_free(
+    part: ContrastiveProblem,
+    point: Point,
+    drive: Array,
+    Y: Array,
+    tol: float,
+    max_passes: int,
+) -> tuple[list[Array], int]:
+    """Activations of the free phase, and the number of rows that were not finished."""
+    energy, dtype = part.energy, part.dtype
+    result = [np.empty((len(drive), energy.sizes[k]), dtype) for k in energy.hidden]
+    unfinished = np.ones(len(drive), dtype=bool)
+    rounding = (_ROUNDING_ULPS * float(np.finfo(dtype).eps)) ** 2
+    for z, gap, last in _free_passes(part, point, drive, Y, max_passes):
+        value, squares = _free_energy(point.network, drive, z)
+        still = gap > tol * value + rounding * squares
+        done = unfinished & ~(still & ~np.bool_(last))
+        for out, layer in zip(result, z[1:], strict=True):
+            out[done] = layer[done]
+        if last:
+            return result, int(np.sum(unfinished & still))
+        unfinished &= still
+        if not unfinished.any():
+            break
+    return result, 0
+
+
+def _free_passes(
+    part: ContrastiveProblem, point: Point, drive: Array, Y: Array, max_passes: int
+) -> Iterator[tuple[Layers, Array, bool]]:
+    """Activations and gaps of all rows after more and more passes."""
+    network, energy = point.network, part.energy
+    passes = 0
+    if point.method == "difference":
+        phases = DifferencePhases(energy, len(drive), part.dtype)
+        phases.drive[:] = drive
+        phases.free(network, 0)
+        while passes < max_passes:
+            passes += 1
+            if energy.n_hidden > 1:
+                phases.more_free(network)
+            yield phases.z, phases.free_gap_of_rows(), passes == max_passes
+        return
+    kind, known = _solver_of(point)
+    solver = kind(network, drive, Y)
+    while passes < max_passes:
+        more = min(_PASSES_PER_TEST, max_passes - passes)
+        passes += more
+        solver.run(network, known, drive, Y, more)
+        z, z_hat = solver.activations(network)
+        gaps = evaluate(network, drive, Y, z, z_hat).free_gaps
+        yield z, sum(gaps[1:]), passes == max_passes
+
+
+def _free_energy(network: Network, drive: Array, z: Layers) -> tuple[Array, Array]:
+    """Free energy of every row, and the weighted squares of its activations."""
+    energy = network.energy
+    value, squares, made = np.zeros(len(drive)), np.zeros(len(drive)), drive
+    for k in energy.hidden:
+        w, r = energy.weights[k - 1], z[k] - made
+        squares += w * row_products(z[k], z[k])
+        value += 0.5 * w * row_products(r, r)
+        if k < energy.n_hidden:
+            made = network.affine(z[k], k)
+    return value, squares
 
 
 def certified_bounds(
-    part: ContrastiveProblem, at: NetworkPoint, tol: float, max_passes: int
+    part: ContrastiveProblem, point: Point, tol: float, max_passes: int
 ) -> Array:
     """Lower and upper bound of the loss, inferred until they agree to `tol`."""
-    latent, passes = part.start(ALL_ROWS), 0
-    while True:
+    batch = part.gather(ALL_ROWS)
+    lower, upper = np.zeros(batch.n_rows), np.zeros(batch.n_rows)
+    unfinished = np.ones(batch.n_rows, dtype=bool)
+    latent, passes = Latent(batch), 0
+    while unfinished.any():
         more = min(max(passes, 4), max_passes - passes)
-        latent = part.infer(at, latent, more)
+        latent = part.infer(point, latent, more)
         passes += more
-        point = part.settle(at, latent)
-        upper = float(latent.share @ point.upper)
-        lower = float(latent.share @ point.lower)
-        if upper - lower <= tol * upper or passes >= max_passes:
-            return np.array([min(lower, upper), upper])
+        rows = part.row_bounds(point, latent)
+        # The better of all bounds holds.
+        upper = rows.upper if passes == more else np.minimum(upper, rows.upper)
+        lower = np.maximum(lower, rows.lower)
+        done = upper - lower <= tol * upper
+        if passes >= max_passes or done.all():
+            break
+    share = np.broadcast_to(batch.share, batch.n_rows)
+    return np.array([share @ np.minimum(lower, upper), share @ upper])
 
 
 def upper_after(
     part: ContrastiveProblem,
-    point: NetworkPoint,
+    point: Point,
     effort: float,
-    candidate: Array,
-    rows: Batch = ALL_ROWS,
+    candidate: Point,
+    rows: Selection = ALL_ROWS,
 ) -> float:
-    """Upper bound at a candidate with the latent that an effort gives at theta."""
+    """Upper bound at a candidate with the latent that an effort gives at a point."""
     latent = part.infer(point, part.start(rows), effort)
-    part.settle(point, latent)
-    return part.upper_bound(candidate, latent)
-
-
-def _unfinished(network: Network, phase: Phase, tol: float) -> Array:
-    _, _, gap = dual_point(network, phase.z, phase.r)
-    # Rounding of the activations alone leaves a gap of this size.
-    rounding = _ROUNDING_ULPS * np.finfo(phase.z[0].dtype).eps
-    size = energy(network, phase.z)
-    return gap.sum(axis=0) > tol * energy(network, phase.r) + rounding**2 * size
+    if isinstance(latent.phases, DifferencePhases):
+        latents = latent.phases.snapshot()
+    else:
+        found = part.row_bounds(point, latent).phases
+        assert found is not None
+        latents = found
+    return part.upper_bound(candidate, latents, latent.batch)

@@ -73,6 +73,73 @@ class BlockStructure:
         """Length of the parameter vector, and of its updates."""
         return self.n_first * self.first_dim + self.n_second * self.second_dim
 
+    def blocks(self, values: Any) -> tuple[Any, Any]:
+        """For each residual, the entries of a parameter vector in its two blocks.
+
+        Parameters
+        ----------
+        values : ndarray of shape (n_parameters,)
+            A number for each parameter.
+
+        Returns
+        -------
+        first : ndarray of shape (n_residuals, first_dim)
+            Those of its block of the first group.
+
+        second : ndarray of shape (n_residuals, second_dim)
+            Those of its block of the second group.
+        """
+        first, second = np.split(values, [self.n_first * self.first_dim])
+        return (
+            first.reshape(self.n_first, -1)[self.first],
+            second.reshape(self.n_second, -1)[self.second],
+        )
+
+    def push(self, A: Array, B: Array, delta: Array) -> Array:
+        """The Jacobian times a step, shape (n_residuals, residual_dim).
+
+        Parameters
+        ----------
+        A, B : ndarray
+            Block Jacobians as for `to_sparse`.
+
+        delta : ndarray of shape (n_parameters,)
+            The step.
+
+        Returns
+        -------
+        product : ndarray of shape (n_residuals, residual_dim)
+            Change of the residuals.
+        """
+        x, y = self.blocks(delta)
+        return np.einsum("ndp,np->nd", A, x) + np.einsum("ndp,np->nd", B, y)
+
+    def pull(self, A: Array, B: Array, r: Array) -> Array:
+        """The transposed Jacobian times residual vectors, shape (n_parameters,).
+
+        Parameters
+        ----------
+        A, B : ndarray
+            Block Jacobians as for `to_sparse`.
+
+        r : ndarray of shape (n_residuals, residual_dim)
+            One vector per residual.
+
+        Returns
+        -------
+        product : ndarray of shape (n_parameters,)
+            The product.
+        """
+        parts = []
+        for J, index, size in (
+            (A, self.first, self.n_first),
+            (B, self.second, self.n_second),
+        ):
+            terms = np.einsum("ndp,nd->pn", J, r)
+            sums = [np.bincount(index, term, size) for term in terms]
+            parts.append(np.array(sums).T.ravel())
+        return np.concatenate(parts)
+
     def to_sparse(self, A: Array, B: Array) -> scipy.sparse.csr_array:
         """Sparse Jacobian of block Jacobians.
 

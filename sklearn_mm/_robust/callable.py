@@ -15,25 +15,22 @@ scalar.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import scipy.sparse
+from scipy.sparse.linalg import LinearOperator
 
 from sklearn_mm._robust.block_structure import BlockStructure
+from sklearn_mm._robust.box import Box, BoxSystem
+from sklearn_mm._robust.differences import Differences, Workers, independent_columns
 from sklearn_mm._robust.schur import SchurPlan, SchurSystem
-from sklearn_mm._robust.systems import DenseSystem, SparseSystem
-from sklearn_mm._solver.roles import Array, NormalSystem
+from sklearn_mm._robust.systems import make_system, weighted_rows, without_columns
+from sklearn_mm._solver.roles import Array, Indices, NormalSystem
 
 _TINY = np.finfo(np.float64).tiny
-# Relative steps of finite differences: the roots of the machine precision that balance
-# truncation and rounding for one-sided and central differences.
-_DIFFERENCE = {
-    "2-point": np.finfo(np.float64).eps ** (1 / 2),
-    "3-point": np.finfo(np.float64).eps ** (1 / 3),
-}
 
 
 @dataclass(frozen=True)
@@ -48,8 +45,24 @@ class CallablePoint:
 
     @functools.cached_property
     def jacobian(self) -> Any:
-        """Dense or sparse matrix, or two arrays of blocks if there is a structure."""
+        """A matrix, or two arrays of blocks if there is a structure."""
         return self.model.jacobian(self.theta, self.residual)
+
+    def bare(self) -> CallablePoint:
+        """The same without a Jacobian, to be kept for later."""
+        return CallablePoint(self.theta, self.residual, self.model)
+
+
+@dataclass(frozen=True)
+class WithArguments:
+    """A function with its further arguments; unlike a lambda, it can be pickled."""
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+    def __call__(self, x: Array) -> Any:
+        return self.function(x, *self.args, **self.kwargs)
 
 
 class CallableResidual:
@@ -59,7 +72,7 @@ class CallableResidual:
     ----------
     fun : callable
         Maps theta to the residuals, flat; checked on every call.
-    jac : callable or {"2-point", "3-point"}
+    jac : callable or {"2-point", "3-point", "cs"}
         Maps theta to the Jacobian in the coordinates of `retract`'s second argument.
     residual_dim : int
         Entries of a residual vector.
@@ -67,6 +80,16 @@ class CallableResidual:
         Two groups of parameters, if the problem has them.
     retract : callable or None
         Moves theta; addition if None.
+    box : Box or None
+        Bounds of the parameters.
+    fixed : ndarray of bool or None
+        Parameters that are not moved. Their columns of the Jacobian are zero.
+    unit : ndarray or None
+        Characteristic size of each parameter, to which the damping is relative; None
+        takes it from the Jacobian.
+    relative_step, sparsity, workers
+        Of finite differences: relative steps, the pattern of the Jacobian, and a
+        function like `map` that evaluates `fun` at several points.
     """
 
     def __init__(
@@ -76,24 +99,37 @@ class CallableResidual:
         residual_dim: int = 1,
         structure: BlockStructure | None = None,
         retract: Callable[[Array, Array], Any] | None = None,
+        *,
+        box: Box | None = None,
+        fixed: Any = None,
+        unit: Array | None = None,
+        relative_step: Any = None,
+        sparsity: Any = None,
+        workers: Workers = map,
     ) -> None:
         self._fun, self._jac = fun, jac
         self.residual_dim = residual_dim
-        self._structure = structure
+        self.structure = structure
         self._plan = None if structure is None else SchurPlan(structure)
         self._retract = retract
+        self.box, self.fixed, self._unit = box, fixed, unit
+        self.sparsity, self._workers = sparsity, workers
+        if not callable(jac):
+            self._differences = Differences(jac, relative_step, box)
         self.n_fun = self.n_jac = 0
         self._size: int | None = None  # of the residuals, once known
+        self._groups: Indices | None = None  # of columns, once known
 
     def at(self, theta: Array) -> CallablePoint:
         """Residual vectors at theta."""
         self.n_fun += 1
-        return CallablePoint(theta, self._evaluate(theta), self)
+        value = self._checked_residuals(self._fun(theta))
+        return CallablePoint(theta, value.reshape(-1, self.residual_dim), self)
 
     def retract(self, theta: Array, delta: Array) -> Array:
         """Theta moved by delta."""
         if self._retract is None:
-            return theta + delta
+            return theta + delta if self.box is None else self.box.move(theta, delta)
         new = np.asarray(self._retract(theta, delta), dtype=np.float64)
         if new.shape != theta.shape:
             raise ValueError(
@@ -117,45 +153,93 @@ class CallableResidual:
             left = np.sqrt(np.maximum(1.0 - bend * z, 0.0))
             J = self._bent(J, r, (1.0 - left) / np.maximum(z, _TINY))
             right = (slope / np.maximum(root * left, _TINY))[:, None] * r
+        if self.box is None:
+            return self._system(J, root, right)
+
+        def build(held: Any, right: Array) -> NormalSystem:
+            kept = J if held is None else self._without(J, held)
+            return self._system(kept, root, right)
+
+        def push(delta: Array) -> Array:
+            return root[:, None] * self._product(J, delta)
+
+        return BoxSystem(build, push, right, self.box, point.theta)
+
+    def _system(self, J: Any, root: Array, right: Array) -> NormalSystem:
         if self._plan is not None:
             first, second = J
-            return SchurSystem(self._plan, first, second, right, root)
+            return SchurSystem(self._plan, first, second, right, root, self._unit)
         root = np.repeat(root, self.residual_dim)
-        if scipy.sparse.issparse(J):
-            return SparseSystem(scipy.sparse.diags_array(root) @ J, right.ravel())
-        return DenseSystem(root[:, None] * J, right.ravel())
+        return make_system(weighted_rows(root, J), right.ravel(), self._unit)
 
     def product(self, point: CallablePoint, delta: Array) -> Array:
         """J delta, shape (n, residual_dim)."""
-        J = point.jacobian
-        if self._structure is None:
-            return (J @ delta).reshape(-1, self.residual_dim)
-        s = self._structure
-        x, y = np.split(delta, [s.n_first * s.first_dim])
-        x, y = x.reshape(s.n_first, -1)[s.first], y.reshape(s.n_second, -1)[s.second]
-        return np.einsum("ndp,np->nd", J[0], x) + np.einsum("ndp,np->nd", J[1], y)
+        return self._product(point.jacobian, delta)
 
     def gradient(self, point: CallablePoint, weight: Array) -> Array:
         """Gradient of sum_i weight_i |r_i|**2 / 2."""
-        J = point.jacobian
-        if self._structure is not None:
-            J = self._structure.to_sparse(*J)
-        return J.T @ (weight[:, None] * point.residual).ravel()
+        J, weighted = point.jacobian, weight[:, None] * point.residual
+        if self.structure is not None:
+            return self.structure.pull(J[0], J[1], weighted)
+        return J.T @ weighted.ravel()
+
+    def stationarity(self, theta: Array, gradient: Array) -> Array:
+        """The gradient where parameters can follow it, zero where bounds hold them."""
+        if self.box is None:
+            return gradient
+        return np.where(self.box.stuck(theta, gradient), 0.0, gradient)
 
     def jacobian(self, theta: Array, residual: Array) -> Any:
         """The Jacobian where the residuals are known."""
         self.n_jac += 1
         if callable(self._jac):
-            return self._checked(self._jac(theta))
-        if self._structure is not None:
-            return self._block_differences(theta, residual)
-        return self._differences(theta, residual)
+            value = self._checked(self._jac(theta), theta)
+            if self.fixed is None:
+                return value
+            return self._without(value, self.fixed)
+        if self._groups is None:
+            self._groups = self._difference_groups(theta.size)
+        changes = self._differences.changes(
+            self._evaluate, self.retract, theta, residual.ravel(), self._groups
+        )
+        if self.structure is not None:
+            return self._difference_blocks(changes.slopes)
+        if self.sparsity is None:
+            rows, columns = np.arange(residual.size)[:, None], np.arange(theta.size)
+            return self._finite(changes.slopes(rows, columns))
+        rows, columns = self.sparsity.nonzero()
+        values = self._finite(changes.slopes(rows, columns))
+        shape = (residual.size, theta.size)
+        return scipy.sparse.csr_array((values, (rows, columns)), shape=shape)
 
     # Checks.
 
-    def _evaluate(self, theta: Array) -> Array:
+    def _evaluate(self, points: Iterable[Array]) -> list[Array]:
+        """Residuals at several points, for differences."""
+        is_complex = self._jac == "cs"
+        values = self._workers(self._fun, points)
+        return [self._checked_residuals(value, is_complex) for value in values]
+
+    def _checked_residuals(self, value: Any, is_complex: bool = False) -> Array:
+        if value is None:
+            raise ValueError(
+                "fun must return the residuals, a one-dimensional array; it returned "
+                "None. Is there a return statement?"
+            )
         # A copy: the function may return the same buffer every time.
-        value = np.atleast_1d(np.array(self._fun(theta), dtype=np.float64))
+        value = np.atleast_1d(np.array(value))
+        if np.iscomplexobj(value) != is_complex:
+            if is_complex:
+                raise ValueError(
+                    "jac='cs' needs a function that can be evaluated with complex "
+                    "parameters, and returns complex residuals then; fun returned real "
+                    "ones. Use jac='3-point' instead."
+                )
+            raise ValueError(
+                "fun must return real residuals, got complex ones. For complex data, "
+                "return real and imaginary parts and set residual_dim=2."
+            )
+        value = value.astype(np.complex128 if is_complex else np.float64, copy=False)
         if value.ndim != 1:
             raise ValueError(
                 f"fun must return a one-dimensional array, got shape {value.shape}."
@@ -171,13 +255,18 @@ class CallableResidual:
             raise ValueError(
                 f"fun returned {value.size} residuals after {self._size} at the start."
             )
-        return value.reshape(-1, self.residual_dim)
+        return value
 
-    def _checked(self, value: Any) -> Any:
+    def _checked(self, value: Any, theta: Array) -> Any:
         """The Jacobian that a user's function returned, if it fits the residuals."""
         assert self._size is not None
-        if self._structure is not None:
-            s, n = self._structure, self._size // self.residual_dim
+        if value is None:
+            raise ValueError(
+                "jac must return the Jacobian; it returned None. Is there a return "
+                "statement?"
+            )
+        if self.structure is not None:
+            s, n = self.structure, self._size // self.residual_dim
             shapes = [(n, self.residual_dim, k) for k in (s.first_dim, s.second_dim)]
             parts = [np.asarray(part, dtype=np.float64) for part in value]
             if [part.shape for part in parts] != shapes:
@@ -190,14 +279,35 @@ class CallableResidual:
         if scipy.sparse.issparse(value):
             value = scipy.sparse.csr_array(value).astype(np.float64)
             self._finite(value.data)
-        else:
-            value = self._finite(np.atleast_2d(np.asarray(value, dtype=np.float64)))
+        elif not isinstance(value, LinearOperator):
+            value = np.asarray(value)
+            if np.iscomplexobj(value):
+                raise ValueError("jac must return a real matrix, got a complex one.")
+            value = np.atleast_2d(value.astype(np.float64, copy=False))
+            self._finite(value)
         if value.ndim != 2 or value.shape[0] != self._size:
+            turned = value.shape == (theta.size, self._size)
             raise ValueError(
                 f"jac must return a matrix with {self._size} rows, got shape "
-                f"{value.shape}."
+                f"{value.shape}." + " It looks transposed." * turned
             )
+        self._check_columns(value.shape, theta)
         return value
+
+    def _check_columns(self, shape: tuple[int, int], theta: Array) -> None:
+        if self._retract is None and shape[1] != theta.size:
+            raise ValueError(
+                f"jac must return a matrix with one column per parameter, shape "
+                f"({shape[0]}, {theta.size}), got shape {shape}."
+            )
+        if shape[1] == 0:
+            raise ValueError(
+                "jac returned a matrix without columns: there is nothing to move."
+            )
+        if self.fixed is not None and shape[1] != len(self.fixed):
+            raise ValueError(
+                f"fixed has {len(self.fixed)} entries, the Jacobian {shape[1]} columns."
+            )
 
     @staticmethod
     def _finite(values: Array) -> Array:
@@ -207,9 +317,21 @@ class CallableResidual:
 
     # Jacobians.
 
+    def _product(self, J: Any, delta: Array) -> Array:
+        if self.structure is not None:
+            return self.structure.push(J[0], J[1], delta)
+        return (J @ delta).reshape(-1, self.residual_dim)
+
+    def _without(self, J: Any, held: Any) -> Any:
+        """J with zeros in the columns of parameters that are held."""
+        if self.structure is None:
+            return without_columns(J, held)
+        first, second = self.structure.blocks(np.where(held, 0.0, 1.0))
+        return J[0] * first[:, None, :], J[1] * second[:, None, :]
+
     def _bent(self, J: Any, r: Array, b: Array) -> Any:
         """(I - b r r') J for each residual vector."""
-        if self._structure is not None:
+        if self.structure is not None:
             return tuple(
                 part
                 - (b[:, None] * r)[:, :, None]
@@ -219,41 +341,35 @@ class CallableResidual:
         n, d = r.shape
         rows = np.repeat(np.arange(n), d)
         R = scipy.sparse.csr_array((r.ravel(), (rows, np.arange(n * d))))
-        bent = R.T @ (scipy.sparse.diags_array(b) @ (R @ J))
-        return J - bent
+        B = R.T @ scipy.sparse.diags_array(b) @ R
+        if isinstance(J, LinearOperator):
+            keep = scipy.sparse.eye_array(n * d) - B
+            return scipy.sparse.linalg.aslinearoperator(keep) @ J
+        return J - B @ J
 
-    def _difference(self, theta: Array, residual: Array, delta: Array) -> Array:
-        """Change of r along delta, one-sided or central."""
-        forward = self._evaluate(self.retract(theta, delta))
-        if self._jac == "2-point":
-            return forward - residual
-        return (forward - self._evaluate(self.retract(theta, -delta))) / 2
+    def _difference_groups(self, n_parameters: int) -> Indices:
+        """Groups of parameters that are moved at the same time."""
+        s = self.structure
+        if s is not None:
+            first = np.tile(np.arange(s.first_dim), s.n_first)
+            second = np.tile(np.arange(s.second_dim), s.n_second)
+            groups = np.concatenate([first, second + s.first_dim])
+        elif self.sparsity is not None:
+            groups = independent_columns(self.sparsity)
+        else:
+            groups = np.arange(n_parameters)
+        if self.fixed is not None:  # groups are numbered without gaps
+            moved = np.flatnonzero(~self.fixed)
+            groups, all_groups = np.full(n_parameters, -1), groups
+            groups[moved] = np.unique(all_groups[moved], return_inverse=True)[1]
+        return groups
 
-    def _differences(self, theta: Array, residual: Array) -> Array:
-        step = _DIFFERENCE[self._jac] * np.maximum(1.0, np.abs(theta))
-        J = np.empty((residual.size, theta.size))
-        for k in range(theta.size):
-            delta = np.zeros_like(theta)
-            delta[k] = step[k]
-            J[:, k] = self._difference(theta, residual, delta).ravel() / step[k]
-        return self._finite(J)
-
-    def _block_differences(self, theta: Array, residual: Array) -> tuple[Array, Array]:
-        """Differences in one component of all blocks of a group at a time."""
-        s = self._structure
+    def _difference_blocks(
+        self, slopes: Callable[[Any, Any], Array]
+    ) -> tuple[Array, Array]:
+        s, d = self.structure, self.residual_dim
         assert s is not None
-        step = _DIFFERENCE[self._jac] * np.maximum(1.0, np.abs(theta))
-        end = s.n_first * s.first_dim
-        blocks = []
-        for part, index, dim in (
-            (slice(0, end), s.first, s.first_dim),
-            (slice(end, None), s.second, s.second_dim),
-        ):
-            columns = []
-            for k in range(dim):
-                delta = np.zeros_like(theta)
-                delta[part][k::dim] = step[part][k::dim]
-                change = self._difference(theta, residual, delta)
-                columns.append(change / delta[part][k::dim][index][:, None])
-            blocks.append(self._finite(np.stack(columns, axis=2)))
-        return blocks[0], blocks[1]
+        rows = np.arange(s.n_residuals * d).reshape(-1, d, 1)
+        first, second = s.blocks(np.arange(s.n_parameters))
+        A, B = slopes(rows, first[:, None, :]), slopes(rows, second[:, None, :])
+        return self._finite(A), self._finite(B)

@@ -33,14 +33,17 @@ class RobustFitDisplay:
         Confidence of each row, in [0, 1].
 
     radius : float
-        Residual, or norm of the residuals of several outputs, from which on a row
-        is an outlier.
+        Residual, or norm of the residuals of several outputs in units of `scale`, from
+        which on a row is an outlier.
 
     curve : tuple of ndarray, default=None
         With a single feature: its values, a grid of them, and predictions there.
 
     feature_name : str, default=None
         Name of the single feature.
+
+    scale : float or ndarray of shape (n_outputs,), default=1.0
+        Noise scales by which the residuals of several outputs are divided.
 
     Attributes
     ----------
@@ -84,12 +87,21 @@ class RobustFitDisplay:
     """
 
     def __init__(
-        self, *, y_true, y_pred, weights, radius, curve=None, feature_name=None
+        self,
+        *,
+        y_true,
+        y_pred,
+        weights,
+        radius,
+        curve=None,
+        feature_name=None,
+        scale=1.0,
     ):
         self.y_true = y_true
         self.y_pred = y_pred
         self.weights = weights
         self.radius = radius
+        self.scale = scale
         self.curve = curve
         self.feature_name = feature_name
 
@@ -174,6 +186,7 @@ class RobustFitDisplay:
             y_pred=y_pred,
             weights=weights,
             radius=radius,
+            scale=model.scale_,
             **_one_feature(estimator, X, y_pred),
         )
         return display.plot(
@@ -287,9 +300,9 @@ class RobustFitDisplay:
         residual, ax = self.y_true - self.y_pred, self.ax_
         several = residual.ndim == 2
         if several:
-            residual = np.linalg.norm(residual, axis=1)
+            residual = np.linalg.norm(residual / self.scale, axis=1)
             across, low = np.arange(len(residual)), 0.0
-            ax.set(xlabel="row", ylabel="norm of residuals")
+            ax.set(xlabel="row", ylabel="norm of residuals in noise scales")
         else:
             across, low = self.y_pred, -self.radius
             ax.set(xlabel="predicted value", ylabel="residual (actual − predicted)")

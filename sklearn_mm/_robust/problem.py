@@ -64,8 +64,8 @@ class HalfQuadraticProblem:
         Makes points of thetas.
     rows : Rows
         The columns beside which residuals lie.
-    kernel, tau : Kernel, float
-        The kernel and its width.
+    kernel, tau : Kernel, float or ndarray
+        The kernel and its width, or one for each row if all rows are one chunk.
     sample_weight : ndarray of shape (n_samples,)
         Weight of each row.
     """
@@ -73,7 +73,7 @@ class HalfQuadraticProblem:
     model: Any
     rows: Rows
     kernel: Kernel
-    tau: float
+    tau: Any
     sample_weight: Column
 
     def at(self, theta: Array) -> Any:
@@ -176,14 +176,14 @@ class HalfQuadraticProblem:
         return float(total)
 
 
-def squared_norms(residual: Array, width: float = 1.0) -> Array:
-    """Squared norm of each row's residual, in units of a width."""
+def squared_norms(residual: Array, width: Any = 1.0) -> Array:
+    """Squared norm of each row's residual, in units of a width or of its own width."""
     if residual.shape[1] == 1:
         norms = np.square(residual[:, 0])
     else:
         norms = np.einsum("ij,ij->i", residual, residual)
-    if width != 1.0:
-        norms /= width**2
+    if np.ndim(width) or width != 1.0:
+        norms /= np.square(width)
     return norms
 
 
@@ -191,7 +191,7 @@ def _bounds(
     residual: Array,
     sample_weight: Array,
     kernel: Kernel,
-    tau: float,
+    tau: Any,
     effort: float,
     loss: bool,
     bound: bool,
@@ -209,7 +209,7 @@ def _bounds(
 def _confidence(
     residual: Array,
     kernel: Kernel,
-    tau: float,
+    tau: Any,
     effort: float,
     out: Array | None = None,
 ) -> Array:
@@ -224,7 +224,7 @@ def _weights(
     residual: Array,
     sample_weight: Array,
     kernel: Kernel,
-    tau: float,
+    tau: Any,
     effort: float,
     out: Array | None = None,
 ) -> Array:
@@ -237,11 +237,13 @@ def _decrease(
     new: Array,
     sample_weight: Array,
     kernel: Kernel,
-    tau: float,
+    tau: Any,
     effort: float,
 ) -> float:
     z, z_new = squared_norms(old, tau), squared_norms(new, tau)
     if not np.isfinite(z_new).all():
         return float(np.nan)
     u = kernel.weight(z * effort**2)
+    if np.ndim(tau):  # a width for each row
+        sample_weight, tau = tau**2 * sample_weight, 1.0
     return 0.5 * tau**2 * float(sample_weight @ (u * (z - z_new)))

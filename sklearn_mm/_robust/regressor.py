@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from numbers import Integral, Real
 
 import numpy as np
@@ -27,13 +28,13 @@ from sklearn_mm._estimator import (
     criterion_options,
     keep_state_on_error,
     warn_unless_converged,
-    warn_user,
 )
 from sklearn_mm._robust.init import given_start
 from sklearn_mm._robust.problem import HalfQuadraticProblem, squared_norms
 from sklearn_mm._robust.reweighting import ReweightedLeastSquares, Workspace
 from sklearn_mm._robust.scaling import Scaling
-from sklearn_mm._robust.start.search import robust_start
+from sklearn_mm._robust.start.decision import robust_start
+from sklearn_mm._robust.verdict import warn_of_data
 from sklearn_mm._rows.sources import LazyRows
 from sklearn_mm._rows.statistics import unit_weights
 from sklearn_mm._rows.table import Rows
@@ -166,8 +167,9 @@ class HalfQuadraticRobustRegressor(
     intercept_ : float or ndarray of shape (n_outputs,)
         Intercept; zero if ``fit_intercept=False``.
 
-    scale_ : float
-        Standard deviation of the inliers' noise, given or estimated.
+    scale_ : float or ndarray of shape (n_outputs,)
+        Standard deviation of the inliers' noise, given or estimated. An array if there
+        are several outputs, each of which has its own.
 
     weights_ : ndarray of shape (n_samples,)
         Confidence of each training row, in [0, 1].
@@ -211,8 +213,9 @@ class HalfQuadraticRobustRegressor(
     float32 data are summed in float64: of the fit, only `coef_` and `intercept_` are
     rounded to float32.
 
-    With several outputs, a row has one weight, which depends on the norm of its
-    residual vector: bring outputs to comparable units first.
+    With several outputs, each has a noise scale of its own, and a row has one weight,
+    which depends on the norm of its residuals in these scales: units do not matter. The
+    objective in `history_` is then one of residuals in noise scales.
 
     Of many rows, a stratified sample of 1,000 to 2,000 decides on scale and start, and
     all rows are used from there on.
@@ -352,13 +355,13 @@ class HalfQuadraticRobustRegressor(
             kernel=kernel,
             tuning=tuning,
             scale=self._known_scale(scaling),
-            criterion=criterion,
             point=point,
             random_state=check_random_state(self.random_state),
         )
-        if not start.determined and not self.alpha:
-            self._warn_undetermined(X.shape)
-        tau = tuning * start.scale
+        warn_of_data(start, X.shape, bool(self.alpha))
+        if model.shape[1] > 1:  # each output in units of its own noise
+            scaling, model, start = _in_noise_scales(scaling, model, start, y)
+        tau = tuning * float(start.scale[0])
         problem = HalfQuadraticProblem(model, rows.beside, kernel, tau, weight)
         history, memory = History(), Workspace()
         result = self._minimize(
@@ -367,9 +370,7 @@ class HalfQuadraticRobustRegressor(
         monitor.finish(result.point)
         warn_unless_converged(self, result.status)
         self.__dict__.update(scaling.plane(result.point.theta))
-        self.scale_ = start.scale * scaling.spread
-        if not isinstance(self.scale, str):
-            self.scale_ = float(self.scale)
+        self.scale_ = self._fitted_scale(start.scale * scaling.spread)
         self._record_rows(problem, result.point, tuning, memory.weights)
         self.history_ = history.to_bunch(scaling.objective)
         self.n_iter_ = len(history)
@@ -438,6 +439,12 @@ class HalfQuadraticRobustRegressor(
         check_size("scale", self.scale)
         return float(self.scale) / scaling.spread
 
+    def _fitted_scale(self, scale):
+        """`scale_`: a number, or an array if there are several outputs."""
+        if not isinstance(self.scale, str):
+            scale = np.full(len(scale), float(self.scale))
+        return scale if len(scale) > 1 else float(scale[0])
+
     def _first_effort(self, previous):
         if previous is not None or not isinstance(self.init, str):
             return _TRUSTED
@@ -470,19 +477,25 @@ class HalfQuadraticRobustRegressor(
         )
 
     def _weigh(self, residual):
-        """Confidence weights of any rows' residuals, and the radius of inliers."""
+        """Confidence weights of any rows' residuals, and the radius of inliers.
+
+        With several outputs that is one of residuals in noise scales.
+        """
         residual = residual.reshape(len(residual), -1)
         d = residual.shape[1]
         kernel, tuning = self._kernel(d)
-        weights = kernel.weight(squared_norms(residual, tuning * self.scale_))
-        return weights, _inlier_scales(d) * self.scale_
+        weights = kernel.weight(squared_norms(residual / self.scale_, tuning))
+        unit = self.scale_ if d == 1 else 1.0
+        return weights, _inlier_scales(d) * unit
 
-    def _warn_undetermined(self, shape):
-        warn_user(
-            f"With n_samples={shape[0]} and n_features={shape[1]} the rows do not show "
-            "which of them are outliers: the fit is least squares of minimum norm. "
-            "Pass more rows, fewer features, or alpha > 0."
-        )
+
+def _in_noise_scales(scaling, model, start, y):
+    """The same start with every output in units of its noise."""
+    scaling = scaling.rescaled(start.scale)
+    model = scaling.model(model.rows, y, model.alpha * scaling.weight)
+    theta = start.point.theta.reshape(model.shape) / start.scale
+    point = model.at(theta.ravel(), start.point.residual)
+    return scaling, model, replace(start, point=point, scale=np.ones_like(start.scale))
 
 
 def _predict(X, coef, intercept):

@@ -8,7 +8,7 @@ the other.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -32,7 +32,7 @@ class Scaling:
 
     frame: Frame  # columns of X
     centre: Array  # of the targets, one per output
-    spread: float  # of the targets
+    spread: Array  # of the targets, one per output
     weight: float  # the largest sample weight
     flat: bool  # y had one dimension
     dtype: Any  # of X, and so of the coefficients
@@ -63,10 +63,11 @@ class Scaling:
         distance = np.abs(Y - centre)
         # A median of all of them, since outliers may be of any size and in any places;
         # the largest if most are equal.
-        spread = float(np.max(weighted_median(distance, sample_weight)))
-        if not spread > 0:
-            spread = float(np.max(distance[sample_weight > 0])) or 1.0
-        check_size("The spread of y", spread)
+        spread = weighted_median(distance, sample_weight)
+        largest = distance[sample_weight > 0].max(axis=0)
+        spread = np.where(spread > 0, spread, np.where(largest > 0, largest, 1.0))
+        for value in spread:
+            check_size("The spread of y", value)
         frame = moments.frame(X.dtype)
         return cls(frame, centre, spread, unit_weight, y.ndim == 1, X.dtype)
 
@@ -84,11 +85,18 @@ class Scaling:
         unit /= self.spread
         return unit
 
+    def rescaled(self, scale: Array) -> Scaling:
+        """The same with targets in units of their noise, given in the present ones."""
+        return replace(self, spread=self.spread * scale)
+
     @property
     def objective(self) -> float:
-        """One in the solver's objective, in the user's units; a finite number."""
-        with np.errstate(over="ignore"):
-            return min(self.weight * self.spread**2, _LARGEST_FLOAT)
+        """One in the solver's objective, in the user's units; a finite number.
+
+        Several outputs have several units. What they share is a scale of one.
+        """
+        square = float(self.spread[0]) ** 2 if len(self.spread) == 1 else 1.0
+        return min(self.weight * square, _LARGEST_FLOAT)
 
     def theta(self, coef: Array, intercept: Array) -> Array:
         """Theta of the user's coefficients, of shape (n_outputs, n_features)."""

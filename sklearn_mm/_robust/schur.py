@@ -33,6 +33,8 @@ import scipy.sparse
 import scipy.sparse.linalg
 
 from sklearn_mm._robust.block_structure import BlockStructure
+from sklearn_mm._robust.covariance import inverse_symmetric
+from sklearn_mm._robust.systems import damping_scale
 from sklearn_mm._solver.roles import Array
 
 # Size of S up to which it is dense: 4000 unknowns take 128 MB and half a second.
@@ -61,6 +63,8 @@ class SchurPlan:
         self.order = np.lexsort((structure.first, structure.second))
         self.first = structure.first[self.order]
         self.second = structure.second[self.order]
+        # Observations are often in order already.
+        self.is_sorted = bool(np.all(self.order[:-1] < self.order[1:]))
         left, right = self._pairs()
         # Upper triangle of S: the pair's first camera is not above its second.
         key = self.first[left] * structure.n_first + self.first[right]
@@ -73,7 +77,8 @@ class SchurPlan:
     def _pairs(self) -> tuple[Any, Any]:
         """All pairs of observations of one point, each in the order of cameras."""
         n = len(self.first)
-        every = np.arange(n)
+        # Half the memory, where that can hold the numbers.
+        every = np.arange(n, dtype=np.int32 if n < 2**31 else np.intp)
         lefts, rights = [every], [every]
         distance = 1
         while True:
@@ -112,9 +117,19 @@ class SchurSystem:
     A, B, r : ndarray of shape (n, d, p), (n, d, q) and (n, d)
         Block Jacobians and residuals, weights multiplied in by their square roots
         `root` of shape (n,).
+    unit : ndarray of shape (n_parameters,) or None
+        Characteristic size of each parameter, see `systems.py`.
     """
 
-    def __init__(self, plan: SchurPlan, A: Array, B: Array, r: Array, root: Any):
+    def __init__(
+        self,
+        plan: SchurPlan,
+        A: Array,
+        B: Array,
+        r: Array,
+        root: Any,
+        unit: Array | None = None,
+    ) -> None:
         self._plan = plan
         structure, order = plan.structure, plan.order
         weight = root[order]
@@ -122,25 +137,33 @@ class SchurSystem:
         def ordered(blocks: Array) -> Array:
             """Weighted components, observations last, in the plan's order."""
             moved = np.moveaxis(blocks, 0, -1)
+            if plan.is_sorted:
+                out = np.empty(moved.shape)  # in this order, whatever that of moved
+                return np.multiply(moved, weight, out=out)
             taken = np.take(moved.reshape(-1, len(order)), order, axis=1)
             taken *= weight
             return taken.reshape(moved.shape)
 
         self._A, self._B = ordered(A), ordered(B)
-        residual = np.take(r.T, order, axis=1)
+        residual = r.T if plan.is_sorted else np.take(r.T, order, axis=1)
         self._U = self._gram(self._A, plan.first, structure.n_first)
         self._V = self._gram(self._B, plan.second, structure.n_second)
         self._g = self._first_sum(residual)
         self._h = self._second_sum(residual)
         self.gradient = self._join(self._g, self._h)
+        du, dv = (np.einsum("kkn->kn", gram) for gram in (self._U, self._V))
+        scale = damping_scale(self._join(du, dv), unit)
+        first, second = np.split(scale, [du.size])
+        self._du = first.reshape(structure.n_first, -1).T
+        self._dv = second.reshape(structure.n_second, -1).T
 
     def damped_step(self, damping: float) -> tuple[Array, float] | None:
         """Minimiser of the damped model and the model's decrease without damping.
 
         None if the matrix is not positive definite to rounding.
         """
-        U, du = _damped(self._U, damping)
-        V, dv = _damped(self._V, damping)
+        du, dv = damping * self._du, damping * self._dv
+        U, V = _damped(self._U, du), _damped(self._V, dv)
         T = _inverse_factor(V)
         right = self._second_product(_solve(T, self._h))
         reduced = self._first_sum(right) - self._g
@@ -153,6 +176,47 @@ class SchurSystem:
         with np.errstate(over="ignore"):  # of steps that will be rejected
             decrease += 0.5 * (np.vdot(du, x * x) + np.vdot(dv, y * y))
         return self._join(x, y), float(decrease)
+
+    def inverse_blocks(self) -> tuple[Array, Array, Any]:
+        """Blocks of the inverse of the normal matrix, without damping.
+
+        Where it is singular, that of the first group is a pseudo-inverse of S, and
+        points are what follows from it.
+
+        Returns
+        -------
+        first : ndarray of shape (p * n_first, p * n_first)
+            The whole block of the first group.
+        second : ndarray of shape (n_second, q, q)
+            Diagonal blocks of the second group.
+        undetermined : ndarray of bool
+            Parameters of the first group that the data do not determine.
+        """
+        plan = self._plan
+        p, m = self._g.shape
+        q = len(self._V)
+        # Points may be undetermined too: V^+ = T'T.
+        values, vectors = np.linalg.eigh(self._V.transpose(2, 0, 1))
+        kept = values > _PIVOT * values[:, -1:]
+        root = np.where(kept, 1.0 / np.sqrt(np.where(kept, values, 1.0)), 0.0)
+        T = root[:, :, None] * vectors.transpose(0, 2, 1)
+        coupling = np.einsum("dqn,dpn->nqp", self._B, self._A)
+        Z = T[plan.second] @ coupling
+        S = _full_matrix(self._reduced_blocks(self._U, Z), plan.rows, plan.columns, m)
+        first, undetermined = inverse_symmetric(S)
+        second = T.transpose(0, 2, 1) @ T
+        # V^-1 W' S^-1 W V^-1, as a sum over pairs of observations of one point.
+        Q = T.transpose(0, 2, 1)[plan.second] @ Z
+        blocks = first.reshape(m, p, m, p)
+        for batch in plan.batches:
+            left, right = batch.left, batch.right
+            middle = blocks[plan.first[left], :, plan.first[right], :]
+            terms = Q[left] @ middle @ Q[right].transpose(0, 2, 1)
+            # Pairs are listed once, but for two views of a point by one camera.
+            twice = plan.first[left] != plan.first[right]
+            terms[twice] += terms[twice].transpose(0, 2, 1)
+            np.add.at(second, plan.second[left], terms)
+        return first, second.reshape(-1, q, q), undetermined
 
     def _solve_reduced(self, U: Array, T: Array, right: Array) -> Array | None:
         p, m = right.shape
@@ -250,15 +314,12 @@ def _push(blocks: Array, x: Array) -> Array:
     return out
 
 
-def _damped(gram: Array, damping: float) -> tuple[Array, Array]:
-    """Blocks with the damping on their diagonals, and the damping itself."""
+def _damped(gram: Array, added: Array) -> Array:
+    """Blocks with the damping on their diagonals."""
     k = np.arange(len(gram))
-    diagonal = gram[k, k]
-    # Parameters that no weighted residual depends on stay where they are.
-    added = damping * np.where(diagonal > np.finfo(float).tiny, diagonal, 1.0)
     damped = gram.copy()
     damped[k, k] += added
-    return damped, added
+    return damped
 
 
 def _inverse_factor(V: Array) -> Array:
@@ -282,6 +343,15 @@ def _solve(T: Array, h: Array) -> Array:
     """V^-1 h for each block."""
     half = np.einsum("ijn,jn->in", T, h)
     return np.einsum("jin,jn->in", T, half)
+
+
+def _full_matrix(blocks: Array, rows: Any, columns: Any, m: int) -> Array:
+    """S with both triangles; zero for cameras without observations."""
+    p = blocks.shape[1]
+    S = np.zeros((m, p, m, p))
+    S[columns, :, rows] = blocks.transpose(0, 2, 1)
+    S[rows, :, columns] = blocks
+    return S.reshape(m * p, m * p)
 
 
 def _solve_dense(

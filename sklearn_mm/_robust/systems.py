@@ -1,4 +1,11 @@
-"""Damped steps of least-squares problems with dense or sparse Jacobians."""
+"""Damped steps of least-squares problems with a Jacobian of one piece.
+
+The damping is relative to a scale of each parameter: the norm of its column by default
+(Marquardt's scaling, under which steps do not depend on units), or one that the user
+has chosen. Chosen scales are brought to the size of the problem, so that dampings mean
+the same: a damping of one doubles the largest diagonal entry of the normal matrix in
+the scaled parameters.
+"""
 
 from __future__ import annotations
 
@@ -9,21 +16,57 @@ import scipy.linalg
 import scipy.sparse
 import scipy.sparse.linalg
 
-from sklearn_mm._solver.roles import Array
+from sklearn_mm._solver.roles import Array, NormalSystem
 
 _TINY = np.finfo(np.float64).tiny
+# Relative accuracy of iterative solutions, and products spent on the size of a Jacobian
+# that is known by its products alone.
+_LSMR_TOLERANCE, _POWER_ITERATIONS = 1e-12, 4
+
+
+def make_system(J: Any, r: Array, unit: Array | None = None) -> NormalSystem:
+    """The system of a dense or sparse Jacobian or LinearOperator.
+
+    Parameters
+    ----------
+    J : ndarray, sparse array or LinearOperator of shape (m, n)
+        The Jacobian.
+    r : ndarray of shape (m,)
+        Residuals.
+    unit : ndarray of shape (n,) or None
+        Characteristic size of each parameter; None for the inverse column norms.
+    """
+    if isinstance(J, scipy.sparse.linalg.LinearOperator):
+        return OperatorSystem(J, r, unit)
+    if scipy.sparse.issparse(J):
+        return SparseSystem(J, r, unit)
+    return DenseSystem(J, r, unit)
+
+
+def damping_scale(diagonal: Array, unit: Array | None) -> Array:
+    """What the damping multiplies, given the diagonal of the normal matrix."""
+    if unit is None:
+        # Parameters that no residual depends on stay where they are.
+        return np.where(diagonal > _TINY, diagonal, 1.0)
+    size = float(np.max(diagonal * np.square(unit), initial=0.0))
+    return (size if size > _TINY else 1.0) / np.square(unit)
 
 
 class DenseSystem:
     """Damped steps from one singular value decomposition of the scaled Jacobian."""
 
-    def __init__(self, J: Array, r: Array) -> None:
+    def __init__(self, J: Array, r: Array, unit: Array | None = None) -> None:
         self.gradient = J.T @ r
         norms = np.sqrt(np.einsum("ij,ij->j", J, J))
-        self._scale = np.where(norms > _TINY, norms, 1.0)
+        if unit is None:
+            self._scale = np.where(norms > _TINY, norms, 1.0)
+        else:
+            self._scale = np.sqrt(damping_scale(np.square(norms), unit))
         left, self._values, self._right = scipy.linalg.svd(
             J / self._scale, full_matrices=False, check_finite=False
         )
+        # Columns of zeros: rounding errors must not move their parameters.
+        self._right[:, norms <= _TINY] = 0.0
         self._coordinates = left.T @ r
 
     def damped_step(self, damping: float) -> tuple[Array, float]:
@@ -39,11 +82,10 @@ class DenseSystem:
 class SparseSystem:
     """Damped steps by a sparse factorisation of the normal matrix."""
 
-    def __init__(self, J: Any, r: Array) -> None:
+    def __init__(self, J: Any, r: Array, unit: Array | None = None) -> None:
         self.gradient = J.T @ r
         self._H = (J.T @ J).tocsc()
-        diagonal = self._H.diagonal()
-        self._scale = np.where(diagonal > _TINY, diagonal, 1.0)
+        self._scale = damping_scale(self._H.diagonal(), unit)
 
     def damped_step(self, damping: float) -> tuple[Array, float] | None:
         """Step and predicted decrease; None if the matrix is singular."""
@@ -62,3 +104,63 @@ class SparseSystem:
             return None
         decrease = -0.5 * (self.gradient @ delta) + 0.5 * (added @ np.square(delta))
         return delta, float(decrease)
+
+
+class OperatorSystem:
+    """Damped steps by LSMR, for Jacobians that are known by their products alone.
+
+    Column norms are not known, so that the parameters' units matter.
+    """
+
+    def __init__(self, J: Any, r: Array, unit: Array | None = None) -> None:
+        unit = np.ones(J.shape[1]) if unit is None else unit
+        self._J, self._r, self._unit = J, r, unit
+        self._scaled = J @ _diagonal_operator(unit)
+        self.gradient = J.rmatvec(r)
+        # The largest eigenvalue of the scaled normal matrix, roughly.
+        v, self._size = unit * self.gradient, 0.0
+        for _ in range(_POWER_ITERATIONS):
+            norm = float(np.linalg.norm(v))
+            if not norm > _TINY:
+                break
+            v = self._scaled.rmatvec(self._scaled.matvec(v / norm))
+            self._size = float(np.linalg.norm(v))
+
+    def damped_step(self, damping: float) -> tuple[Array, float]:
+        """Step and predicted decrease."""
+        damp = np.sqrt(damping * (self._size if self._size > _TINY else 1.0))
+        solution = scipy.sparse.linalg.lsmr(
+            self._scaled,
+            -self._r,
+            damp=damp,
+            atol=_LSMR_TOLERANCE,
+            btol=_LSMR_TOLERANCE,
+            conlim=0.0,
+            maxiter=4 * min(self._J.shape),
+        )
+        delta: Array = self._unit * solution[0]
+        change = self._J.matvec(delta)
+        return delta, -float(change @ (self._r + 0.5 * change))
+
+
+def weighted_rows(root: Array, J: Any) -> Any:
+    """J with its rows multiplied."""
+    if isinstance(J, scipy.sparse.linalg.LinearOperator):
+        return _diagonal_operator(root) @ J
+    return scipy.sparse.diags_array(root) @ J if _is_sparse(J) else root[:, None] * J
+
+
+def without_columns(J: Any, held: Any) -> Any:
+    """J with zeros in the columns of a mask: steps leave these parameters alone."""
+    kept = np.where(held, 0.0, 1.0)
+    if isinstance(J, scipy.sparse.linalg.LinearOperator):
+        return J @ _diagonal_operator(kept)
+    return J @ scipy.sparse.diags_array(kept) if _is_sparse(J) else J * kept
+
+
+def _is_sparse(J: Any) -> bool:
+    return bool(scipy.sparse.issparse(J))
+
+
+def _diagonal_operator(values: Array) -> Any:
+    return scipy.sparse.linalg.aslinearoperator(scipy.sparse.diags_array(values))

@@ -4,16 +4,15 @@
     the plain step of length 1/L, found by backtracking: the setting of the paper's
     theorems. Its guaranteed decrease ||g||^2/(2L) is what SuDeMM compares the gap with.
 `MomentumDescent`, `Adam`
-    for mini-batches. Their criterion is the stochastic one, gap <= rho_t/(2L) ||g||^2,
-    with the problem's estimate of L and no step length in it: L is the curvature of
-    the bound in theta where the gap arose, so that the test reads "the error that the
-    gap leaves in the gradient, squared, is at most rho_t ||g||^2". (The paper has no L
-    there, which for a constant L is a matter of units. It matters in practice: an
-    error of the latents that opens a gap can contribute 2L times that gap to ||g||^2,
-    so that without L a gradient that is mostly error passes for accurate.) The paper
-    proves convergence for plain steps (momentum 0) with alpha_t = alpha / t^p and
-    rho_t = rho / t^(2p), 1/2 < p <= 1. Under momentum or Adam the criterion says that
-    the gradient in use is accurate beside its own size, and no more.
+    for mini-batches. Two tests have to hold, both relative to the squared gradient: the
+    paper's, gap <= rho_t/2 ||g||^2, and gap_curvature <= rho_t/2 ||g||^2, where the
+    curvature bounds half the squared error that inexact latents leave in g. (The first
+    alone is not enough: an error of the latents that opens a gap can contribute 2L
+    times that gap to ||g||^2, L the curvature of the bound in theta, so that a gradient
+    that is mostly error passes for accurate.) The paper proves convergence for plain
+    steps (momentum 0) with alpha_t = alpha / t^p and rho_t = rho / t^(2p),
+    1/2 < p <= 1. Under momentum or Adam the criterion says that the gradient in use is
+    accurate relative to its own size, and no more.
 
 Where inference could not meet the criterion, only part of a step is made.
 """
@@ -28,13 +27,14 @@ import numpy as np
 
 from sklearn_mm._solver.roles import Array, Inferred, Moved, Proposal, Trial
 
-# Largest share of a step that is made on a gradient which failed the criterion.
-_UNTRUSTED_SHARE = 0.5
+# Largest share of a step that is made on a gradient which failed the criterion, and the
+# gap, relative to the bound, that is rounding: no effort could do better.
+_UNTRUSTED_SHARE, _EXACT = 0.5, 1e-12
 
 
 def _relative_norm(change: Array, theta: Array) -> float:
-    size = max(float(theta @ theta), float(np.finfo(float).tiny))
-    return float(np.sqrt(float(change @ change) / size))
+    size = max(float(np.vdot(theta, theta)), float(np.finfo(float).tiny))
+    return float(np.sqrt(float(np.vdot(change, change)) / size))
 
 
 @dataclass
@@ -102,9 +102,18 @@ class GradientDescent:
         return Moved(problem.at(new), _relative_norm(change, point.theta), info=info)
 
 
+# Averages of theta take in every so many updates, and go back over this share of all
+# updates, but no more than so many. (Chosen on validation rows of image data.)
+_AVERAGE_EVERY, _AVERAGE_SHARE, _LONGEST_AVERAGE = 4, 0.1, 500
+
+
 @dataclass
 class _StochasticStep:
-    """What momentum and Adam share."""
+    """What momentum and Adam share.
+
+    With `average`, `averaged` is an exponential average of theta over the last updates;
+    `theta` itself, which the next step starts from, is not touched.
+    """
 
     # Whether the step makes the decrease that it promises.
     guaranteed: ClassVar[bool] = False
@@ -112,35 +121,59 @@ class _StochasticStep:
     learning_rate: float
     power_t: float = 0.0  # the rate of update t is learning_rate / t**power_t
     n_updates: int = 0
+    average: bool = False
+    mean_theta: Array | None = field(default=None, repr=False)
+    buffer: Array | None = field(default=None, repr=False)
 
     def propose(
         self, problem: Any, point: Any, trial: Trial, rejected: Proposal | None = None
     ) -> Proposal:
-        """||g||^2/(2L), the yardstick of the stochastic criterion, and no more."""
+        """``||g||^2/2``, or less: the yardstick of the stochastic criterion."""
         gradient = trial.bounds.gradient
         assert gradient is not None
-        if not (trial.bounds.gap_curvature > 0.0 and trial.gap > 0.0):
-            return Proposal(np.inf)  # no error but rounding
-        inverse = trial.gap / trial.bounds.gap_curvature
-        return Proposal(0.5 * float(gradient @ gradient) * inverse)
+        decrease = 0.5 * float(np.vdot(gradient, gradient))
+        curvature = trial.bounds.gap_curvature
+        if curvature > trial.gap:
+            decrease *= trial.gap / curvature
+        return Proposal(decrease)
 
     def take(self, problem: Any, point: Any, inferred: Inferred) -> Moved:
         """Make the step, or a part of it on latents that failed the criterion."""
-        gradient = inferred.trial.bounds.gradient
+        gradient, theta = inferred.trial.bounds.gradient, point.theta
         assert gradient is not None
         self.n_updates += 1
+        if self.buffer is None or self.buffer.dtype != theta.dtype:
+            self.buffer = np.empty_like(theta)
         rate = self.learning_rate / self.n_updates**self.power_t
         change = self._direction(gradient, rate)
-        if not inferred.satisfied:
-            gap = inferred.trial.gap
-            allowed = inferred.trial.decrease / gap if gap > 0.0 else 1.0
-            change = change * min(_UNTRUSTED_SHARE, allowed)
-        size = _relative_norm(change, point.theta)
-        change += point.theta
-        return Moved(problem.at(change), size, info={"step_size": rate})
+        gap = inferred.trial.gap
+        if not inferred.satisfied and gap > _EXACT * abs(inferred.trial.upper):
+            allowed = inferred.trial.decrease / gap
+            change *= theta.dtype.type(min(_UNTRUSTED_SHARE, allowed))
+        size = _relative_norm(change, theta)
+        theta = theta + change
+        if self.average and self.n_updates % _AVERAGE_EVERY == 0:
+            self._take_in(theta)
+        return Moved(problem.at(theta), size, info={"step_size": rate})
+
+    def averaged(self, theta: Array) -> Array:
+        """The average, or theta itself where there is none."""
+        return theta if self.mean_theta is None else self.mean_theta
+
+    def _take_in(self, theta: Array) -> None:
+        if self.mean_theta is None:
+            self.mean_theta = theta.copy()
+            return
+        updates = _AVERAGE_SHARE * self.n_updates + 1.0
+        length = min(updates, float(_LONGEST_AVERAGE))
+        keep = (1.0 - 1.0 / length) ** _AVERAGE_EVERY
+        assert self.buffer is not None
+        change = np.subtract(theta, self.mean_theta, out=self.buffer)
+        change *= theta.dtype.type(1.0 - keep)
+        self.mean_theta += change
 
     def _direction(self, gradient: Array, rate: float) -> Array:
-        """A new array with the change of theta."""
+        """The change of theta, in memory that may be overwritten."""
         raise NotImplementedError
 
 
@@ -152,16 +185,23 @@ class MomentumDescent(_StochasticStep):
     velocity: Array | None = field(default=None, repr=False)
 
     def _direction(self, gradient: Array, rate: float) -> Array:
+        assert self.buffer is not None
         if self.velocity is None:
-            self.velocity = np.zeros_like(gradient)
+            self.velocity = np.zeros_like(self.buffer)
         self.velocity *= self.momentum
-        self.velocity -= rate * gradient
-        return self.velocity.copy()
+        np.multiply(gradient, gradient.dtype.type(rate), out=self.buffer)
+        self.velocity -= self.buffer
+        np.copyto(self.buffer, self.velocity)
+        return self.buffer
 
 
 @dataclass
 class Adam(_StochasticStep):
-    """Adam with the usual constants."""
+    """Adam with the usual constants.
+
+    Moments are kept without the factors ``1 - beta``, which go into the rate with the
+    corrections of the bias: two passes over all parameters fewer.
+    """
 
     beta_1: float = 0.9
     beta_2: float = 0.999
@@ -170,21 +210,21 @@ class Adam(_StochasticStep):
     square: Array | None = field(default=None, repr=False)
 
     def _direction(self, gradient: Array, rate: float) -> Array:
+        buffer = self.buffer
+        assert buffer is not None
         if self.mean is None or self.square is None:
-            self.mean = np.zeros_like(gradient)
-            self.square = np.zeros_like(gradient)
-        buffer = (1.0 - self.beta_1) * gradient
-        self.mean *= self.beta_1
-        self.mean += buffer
-        np.square(gradient, out=buffer)
-        buffer *= 1.0 - self.beta_2
-        self.square *= self.beta_2
-        self.square += buffer
-        # Bias corrections are folded into the rate; epsilon stays outside of them.
+            self.mean, self.square = np.zeros_like(buffer), np.zeros_like(buffer)
+        mean, square = self.mean, self.square
+        real = buffer.dtype.type
+        mean *= real(self.beta_1)
+        mean += gradient
+        square *= real(self.beta_2)
+        square += np.multiply(gradient, gradient, out=buffer)
         t = self.n_updates
-        scale = rate * np.sqrt(1.0 - self.beta_2**t) / (1.0 - self.beta_1**t)
-        np.sqrt(self.square, out=buffer)
-        buffer += self.epsilon
-        np.divide(self.mean, buffer, out=buffer)
-        buffer *= -scale
+        first = (1.0 - self.beta_1) / (1.0 - self.beta_1**t)
+        second = np.sqrt((1.0 - self.beta_2) / (1.0 - self.beta_2**t))
+        np.sqrt(square, out=buffer)
+        buffer += real(self.epsilon / np.sqrt(1.0 - self.beta_2))
+        np.divide(mean, buffer, out=buffer)
+        buffer *= real(-rate * first / second)
         return buffer

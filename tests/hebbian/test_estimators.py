@@ -169,7 +169,7 @@ def test_inference_by_coordinates_reaches_the_same_model(friedman):
     kwargs = {"criterion": "fixed", "n_passes": 100, "batch_size": None}
     block = regressor(**kwargs).fit(X, y)
     coordinate = regressor(inference="coordinate", **kwargs).fit(X, y)
-    assert_allclose(coordinate.predict(X), block.predict(X), rtol=1e-4)
+    assert_allclose(coordinate.predict(X), block.predict(X), atol=1e-4 * np.std(y))
 
 
 def test_alternating_baseline_keeps_latents(friedman):
@@ -436,12 +436,12 @@ def test_verbose_prints_a_line_an_epoch(friedman, capsys):
     assert len(capsys.readouterr().out.splitlines()) == 4
 
 
-def test_automatic_feedback_leaves_half_of_the_digits():
+def test_automatic_feedback_can_be_held_in_single_precision():
     for n_hidden in (1, 4):
-        assert feedback_weight("auto", "adam", n_hidden) == 0.01
+        assert feedback_weight("auto", "adam", n_hidden) == 0.003
     for n_hidden in (5, 10, 50):
         feedback = feedback_weight("auto", "adam", n_hidden)
-        assert_allclose(feedback**-n_hidden, 1e8)
+        assert_allclose(feedback**-n_hidden, 1e12)
     assert feedback_weight("auto", "gd", 3) == 1.0
     assert feedback_weight(0.5, "gd", 3) == 0.5
 

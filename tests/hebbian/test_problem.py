@@ -1,196 +1,199 @@
 """Laws of the contrastive problem and of training on it."""
 
-from dataclasses import replace
-from itertools import pairwise
-
 import numpy as np
 import pytest
-from hypothesis import given, settings
+import scipy.sparse
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
-from test_energy import minimum
+from reference import (
+    LOSSES,
+    SIZES,
+    loss_of_rows,
+    make_energy,
+    make_rows,
+    make_theta,
+)
 
+from sklearn_mm._hebbian.energy import BOXES, Network
+from sklearn_mm._hebbian.inputs import Units
 from sklearn_mm._hebbian.problem import (
     ContrastiveProblem,
-    infer_free,
-    sweep_dtype,
+    certified_bounds,
+    free_outputs,
+    upper_after,
 )
 from sklearn_mm._solver.gradient_steps import GradientDescent
 from sklearn_mm._solver.history import History
 from sklearn_mm._solver.inference import DoublingRestart
-from sklearn_mm._solver.loop import Status, minimize
-from sklearn_mm._solver.roles import ALL_ROWS, Memory, Monitor, Moved, Proposal
-from sklearn_mm.criteria import Fixed, RelaxedGeneralized, SufficientDescent
+from sklearn_mm._solver.loop import minimize
+from sklearn_mm._solver.roles import ALL_ROWS, Memory, Monitor
+from sklearn_mm.criteria import RelaxedGeneralized, SufficientDescent
 
-SIZES = (4, 6, 5, 3, 2)
-GAMMAS = (1.0, 0.5, 0.3, 0.1)
+GAMMAS = (1.0, 0.3, 0.03)
 
 
-def make(seed=0, feedback=0.5, n=12, sizes=SIZES, alpha=0.0, scale=0.6, **kwargs):
-    rng = np.random.default_rng(seed)
-    n_matrices = sum(a * b for a, b in pairwise(sizes))
-    theta = scale * rng.normal(size=n_matrices + sum(sizes[1:]))
-    X = rng.normal(size=(n, sizes[0]))
-    Y = rng.normal(size=(n, sizes[-1]))
-    weight = rng.uniform(0.2, 2.0, size=n)
-    dtype = kwargs.pop("dtype", np.float64)
+def make(seed=0, feedback=0.3, n=12, alpha=0.0, scale=0.6, dtype=float, **kwargs):
+    names = ("loss", "activation", "sizes")
+    energy = make_energy(feedback, **{k: kwargs.pop(k) for k in names if k in kwargs})
+    theta = make_theta(seed, energy.sizes, scale)
+    X, Y = make_rows(seed, energy, n)
+    weight = np.random.default_rng(seed).uniform(0.2, 2.0, size=n)
+    weight = kwargs.pop("weight", weight)
     problem = ContrastiveProblem(
-        X.astype(dtype), Y.astype(dtype), weight, sizes, feedback, alpha, **kwargs
+        X.astype(dtype), Y.astype(dtype), weight, energy, alpha, **kwargs
     )
-    return problem, theta
+    return problem, problem.at(theta.astype(problem.dtype))
 
 
-def exact(problem, theta):
+def exact(problem, point):
     """J by an independent solver, penalty included."""
-    network = problem.at(theta).network
+    network = Network.at(point.theta.astype(float), problem.energy)
     drive = problem.X.astype(float) @ network.coefs[0] + network.intercepts[0]
-    losses = [
-        minimum(network, d, y) - minimum(network, d)
-        for d, y in zip(drive, problem.Y.astype(float), strict=True)
-    ]
-    return np.average(losses, weights=problem.sample_weight) + problem.penalty(theta)
+    losses = loss_of_rows(network, drive, problem.Y.astype(float))
+    mean = np.average(losses, weights=problem.sample_weight)
+    return mean + problem.penalty(point.theta)
 
 
-def bounds_at(problem, theta, effort, rows=ALL_ROWS, point=None):
-    point = problem.at(theta) if point is None else point
+def bounds_at(problem, point, effort, rows=ALL_ROWS):
     latent = problem.infer(point, problem.start(rows), effort)
-    return problem.evaluate(point, latent), latent
+    return problem.evaluate(point, latent)
 
 
-@settings(max_examples=25, deadline=None)
 @given(
     seed=st.integers(0, 10_000),
     feedback=st.sampled_from(GAMMAS),
     effort=st.integers(1, 30),
     coordinate=st.booleans(),
-    dtype=st.sampled_from([np.float64, np.float32]),
+    certified=st.booleans(),
+    loss=st.sampled_from(sorted(LOSSES)),
+    activation=st.sampled_from(sorted(BOXES)),
 )
-def test_bounds_enclose_the_loss(seed, feedback, effort, coordinate, dtype):
-    problem, theta = make(
-        seed, feedback, n=3, alpha=0.1, coordinate=coordinate, dtype=dtype
+def test_bounds_enclose_the_loss(
+    seed, feedback, effort, coordinate, certified, loss, activation
+):
+    problem, point = make(
+        seed,
+        feedback,
+        n=2,
+        alpha=0.1,
+        coordinate=coordinate,
+        certified=certified,
+        loss=loss,
+        activation=activation,
     )
-    bounds, _ = bounds_at(problem, theta, effort)
-    J = exact(problem, theta)
-    largest = problem.at(theta).network.weights[0]
-    slack = 1e-8 if dtype == np.float64 else 1e-5 * largest
+    bounds = bounds_at(problem, point, effort)
+    J = exact(problem, point)
+    slack = (1e-7 + 1e-12 * problem.energy.weights[0]) * (1.0 + J)
     assert bounds.lower - slack <= J <= bounds.upper + slack
-    assert bounds.gap >= 0.0
-    assert bounds.lower >= problem.penalty(theta)
+    assert bounds.gap >= 0.0 and bounds.gap_curvature >= 0.0
+    assert bounds.lower >= problem.penalty(point.theta)
 
 
 @pytest.mark.parametrize("feedback", GAMMAS)
-def test_gap_vanishes_with_effort(feedback):
-    problem, theta = make(1, feedback)
-    bounds, _ = bounds_at(problem, theta, 5000)
-    assert bounds.gap <= 1e-9 * bounds.upper
-    assert_allclose(bounds.upper, exact(problem, theta), rtol=1e-7)
+def test_the_method_follows_the_feedback(feedback):
+    for scale, small in ((0.05, True), (2.0, False)):
+        _, point = make(1, feedback, scale=scale)
+        assert point.method == ("difference" if small else "modulus")
+    assert make(1, feedback, coordinate=True)[1].method == "coordinate"
+    norms = [np.linalg.norm(W, 2) ** 2 for W in point.network.coefs[1:]]
+    assert_allclose(point.contraction, feedback * max(norms), rtol=0.1)
 
 
 @pytest.mark.parametrize("coordinate", [False, True])
 @pytest.mark.parametrize("feedback", GAMMAS)
-@pytest.mark.parametrize("seed", range(5))
-def test_more_passes_never_loosen_the_bounds(seed, feedback, coordinate):
-    problem, theta = make(seed, feedback, scale=0.9, coordinate=coordinate)
-    point, latent = problem.at(theta), problem.start(ALL_ROWS)
-    upper, lower = np.inf, -np.inf
-    for _ in range(20):
-        latent = problem.infer(point, latent, 1)
-        bounds = problem.evaluate(point, latent)
-        rounding = 1e-12 * bounds.upper
-        assert bounds.upper <= upper + rounding
-        assert bounds.lower >= lower - rounding
-        upper, lower = bounds.upper, bounds.lower
+def test_gap_vanishes_with_effort(feedback, coordinate):
+    problem, point = make(1, feedback, coordinate=coordinate)
+    bounds = bounds_at(problem, point, 3000)
+    assert bounds.gap <= 1e-9 * bounds.upper
+    assert_allclose(bounds.upper, exact(problem, point), rtol=1e-6)
 
 
+@pytest.mark.parametrize("certified", [True, False])
 @pytest.mark.parametrize("feedback", GAMMAS)
-@pytest.mark.parametrize("effort", [1, 3, 40])
-def test_gradient_agrees_with_central_differences(feedback, effort):
-    problem, theta = make(2, feedback, alpha=0.3)
-    point = problem.at(theta)
-    latent = problem.infer(point, problem.start(ALL_ROWS), effort)
-    problem.evaluate(point, latent)
-    # A second look, at slacks some of which may be those of the first.
-    latent = problem.infer(point, latent, 1)
-    bounds = problem.evaluate(point, latent)
-    numeric = np.empty_like(theta)
-    for j in range(len(theta)):
-        ahead, behind = theta.copy(), theta.copy()
-        ahead[j] += 1e-5
-        behind[j] -= 1e-5
-        numeric[j] = problem.upper_bound(ahead, latent)
-        numeric[j] -= problem.upper_bound(behind, latent)
-    scale = np.abs(bounds.gradient).max()
-    assert_allclose(bounds.gradient, numeric / 2e-5, atol=1e-7 * scale)
-
-
-@pytest.mark.parametrize("feedback", [*GAMMAS, 0.03])
-@pytest.mark.parametrize("effort", [2, 4, 6])
-def test_gap_curvature_tells_the_error_of_the_gradient(feedback, effort):
-    shares = []
-    for seed in range(10):
-        problem, theta = make(seed, feedback)
-        found, _ = bounds_at(problem, theta, effort)
-        error = found.gradient - bounds_at(problem, theta, 400)[0].gradient
-        shares.append(error @ error / (2.0 * found.gap_curvature))
-    assert max(shares) <= 1.5  # an estimate: latents of all layers err together
-    # The curvature of all layers at once, which is of order feedback**-3, would leave
-    # a share that vanishes with the feedback.
-    assert np.median(shares) > 1e-3
-
-
-def test_upper_bound_holds_when_theta_moves_under_a_fixed_latent():
-    problem, theta = make(3, 0.5)
-    bounds, latent = bounds_at(problem, theta, 2)
-    assert_allclose(problem.upper_bound(theta, latent), bounds.upper, rtol=1e-12)
-    rng = np.random.default_rng(0)
-    for size in (0.01, 0.1, 1.0):
-        other = theta + size * rng.normal(size=theta.shape)
-        assert problem.upper_bound(other, latent) >= exact(problem, other) - 1e-9
-
-
-@pytest.mark.parametrize("alpha", [0.0, 0.2])
-def test_chunks_add_up_to_the_whole_batch(alpha):
-    problem, theta = make(4, 0.3, n=23, alpha=alpha)
-    point = problem.at(theta)
-    whole, _ = bounds_at(problem, theta, 3, point=point)
-    for chunk_size, n_jobs in [(7, None), (11, None), (11, 2), (1, 2)]:
-        split = replace(problem, chunk_size=chunk_size, n_jobs=n_jobs)
+def test_chunks_add_up_to_the_whole_batch(feedback, certified):
+    problem, point = make(4, feedback, n=23, alpha=0.2, certified=certified)
+    whole = bounds_at(problem, point, 3)
+    for chunk_size, n_jobs in ((7, None), (10, 2)):
+        split, _ = make(
+            4,
+            feedback,
+            n=23,
+            alpha=0.2,
+            certified=certified,
+            chunk_size=chunk_size,
+            n_jobs=n_jobs,
+        )
         total = split.cold_bounds(point, 3)
         assert_allclose(total.upper, whole.upper, rtol=1e-12)
         assert_allclose(total.lower, whole.lower, rtol=1e-12)
-        assert_allclose(total.gradient, whole.gradient, atol=1e-12)
-        assert_allclose(total.gap_curvature, whole.gap_curvature, rtol=1e-12)
+        assert_allclose(total.gradient, whole.gradient, atol=1e-10)
+        assert_allclose(total.gap_curvature, whole.gap_curvature, rtol=1e-9)
 
 
 def test_mini_batch_divides_by_its_own_weight():
-    problem, theta = make(5, 0.5, alpha=0.1)
+    problem, point = make(5, 0.03, alpha=0.1)
     rows = np.array([3, 8, 1])
     small = ContrastiveProblem(
         problem.X[rows],
         problem.Y[rows],
         problem.sample_weight[rows],
-        SIZES,
-        0.5,
+        problem.energy,
         0.1,
     )
-    batch, _ = bounds_at(problem, theta, 3, rows)
-    alone, _ = bounds_at(small, theta, 3)
+    batch, alone = bounds_at(problem, point, 3, rows), bounds_at(small, point, 3)
     assert_allclose(batch.upper, alone.upper, rtol=1e-12)
     assert_allclose(batch.gradient, alone.gradient, atol=1e-12)
+
+
+def test_equal_weights_are_no_weights():
+    known, point = make(5, 0.03, weight=np.ones(12))
+    none, _ = make(5, 0.03, weight=np.broadcast_to(1.0, 12))
+    assert_allclose(
+        bounds_at(known, point, 3).gradient,
+        bounds_at(none, point, 3).gradient,
+        atol=1e-13,
+    )
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_units_of_features_are_folded_into_the_first_layer(sparse):
+    problem, point = make(6, 0.03)
+    rng = np.random.default_rng(0)
+    centre, scale = rng.normal(size=4), rng.uniform(0.1, 10, size=4)
+    units = Units(None if sparse else centre, scale)
+    raw = problem.X * scale + (0.0 if sparse else centre)
+    X = scipy.sparse.csr_array(raw) if sparse else raw
+    other = ContrastiveProblem(
+        X, problem.Y, problem.sample_weight, problem.energy, units=units
+    )
+    assert_allclose(
+        bounds_at(other, point, 3).upper, bounds_at(problem, point, 3).upper
+    )
+    folded = units.fold_into(point.theta, SIZES)
+    plain = ContrastiveProblem(X, problem.Y, problem.sample_weight, problem.energy)
+    assert_allclose(
+        bounds_at(plain, plain.at(folded), 3).upper, bounds_at(problem, point, 3).upper
+    )
+    assert_allclose(units.unfold(folded, SIZES), point.theta, atol=1e-12)
+    assert np.shares_memory(problem.gather(ALL_ROWS).x, problem.X)
+    before = raw.copy()
+    other.gather(ALL_ROWS)
+    assert_allclose(raw, before)  # rows are converted in a copy
 
 
 def test_gradient_tends_to_that_of_back_propagation():
     sizes = (4, 6, 5, 2)
     errors = []
-    for feedback in (1e-2, 1e-3, 1e-4):
-        problem, theta = make(6, feedback, sizes=sizes)
-        bounds, _ = bounds_at(problem, theta, 60)
-        network = problem.at(theta).network
+    for feedback in (1e-2, 1e-4, 1e-8, 1e-30, 1e-160):
+        problem, point = make(6, feedback, sizes=sizes)
+        found = bounds_at(problem, point, 6).gradient
+        network = point.network
         inputs, z = [], problem.X
         for k, (W, b) in enumerate(zip(network.coefs, network.intercepts, strict=True)):
             inputs.append(z)
             z = z @ W + b
-            if k < network.n_hidden:
+            if k < problem.energy.n_hidden:
                 z = np.maximum(z, 0)
         delta = (z - problem.Y) * problem.sample_weight[:, None]
         delta /= problem.sample_weight.sum()
@@ -200,69 +203,94 @@ def test_gradient_tends_to_that_of_back_propagation():
             biases.insert(0, delta.sum(axis=0))
             delta = (delta @ network.coefs[k].T) * (inputs[k] > 0)
         expected = np.concatenate([*matrices, *biases])
-        errors.append(np.abs(bounds.gradient - expected).max())
-    assert errors[2] < 1e-3 * np.abs(expected).max()
-    assert errors[2] < errors[1] < errors[0]
+        errors.append(np.abs(found - expected).max() / np.abs(expected).max())
+    assert errors[0] < 0.2
+    assert errors[1] < 1e-2 * errors[0] * 2
+    assert max(errors[2:]) < 1e-6
 
 
-def test_float32_and_float64_agree():
-    double, theta = make(7, 0.3)
-    single, _ = make(7, 0.3, dtype=np.float32)
-    expected, _ = bounds_at(double, theta, 6)
-    found, latent = bounds_at(single, theta, 6)
-    assert latent.free.z[0].dtype == np.float32
-    assert_allclose(found.upper, expected.upper, rtol=1e-5)
-    assert_allclose(found.gradient, expected.gradient, atol=1e-4)
+@pytest.mark.parametrize("feedback", [1.0, 0.3])
+@pytest.mark.parametrize("effort", [4, 8, 16])
+def test_gap_curvature_tells_the_error_of_the_gradient(feedback, effort):
+    shares = []
+    for seed in range(10):
+        problem, point = make(seed, feedback, certified=True)
+        found = bounds_at(problem, point, effort)
+        error = found.gradient - bounds_at(problem, point, 800).gradient
+        shares.append(error @ error / (2.0 * found.gap_curvature))
+    assert max(shares) <= 2.0  # an estimate: latents of all layers err together
 
 
-def test_small_feedback_is_swept_in_double_precision():
-    assert sweep_dtype(np.dtype("f4"), 0.3, 4) == np.float32
-    assert sweep_dtype(np.dtype("f4"), 0.05, 4) == np.float64
+@pytest.mark.parametrize("feedback", [1.0, 0.03])
+def test_upper_bound_holds_when_theta_moves_under_a_fixed_latent(feedback):
+    problem, point = make(3, feedback, certified=True)
+    bounds = bounds_at(problem, point, 2)
+    assert_allclose(upper_after(problem, point, 2, point), bounds.upper, rtol=1e-9)
+    rng = np.random.default_rng(0)
+    for size in (0.01, 0.1, 1.0):
+        other = problem.at(point.theta + size * rng.normal(size=point.theta.shape))
+        J = exact(problem, other)
+        assert upper_after(problem, point, 2, other) >= J * (1 - 1e-7) - 1e-9
 
 
 def test_latents_survive_a_change_of_theta():
-    problem, theta = make(8, 0.5)
-    latent = problem.infer(problem.at(theta), problem.start(ALL_ROWS), 3)
-    other = problem.at(theta + 0.01)
-    latent = problem.infer(other, latent, 200)
-    bounds = problem.evaluate(other, latent)
-    assert_allclose(bounds.upper, exact(problem, other.theta), rtol=1e-6)
+    for feedback in (1.0, 0.03):
+        problem, point = make(8, feedback)
+        latent = problem.infer(point, problem.start(ALL_ROWS), 3)
+        other = problem.at(point.theta + 0.01)
+        latent = problem.infer(other, latent, 400)
+        bounds = problem.evaluate(other, latent)
+        assert_allclose(bounds.upper, exact(problem, other), rtol=1e-6)
 
 
-def test_rows_are_inferred_independently_of_each_other():
-    problem, theta = make(9, 1.0, n=30)
-    network = problem.at(theta).network
-    drive = problem.drive(network, problem.X)
-    together, n_open = infer_free(network, drive, 1e-10, 500)
+@pytest.mark.parametrize("coordinate", [False, True])
+@pytest.mark.parametrize("feedback", GAMMAS)
+def test_rows_are_inferred_independently_of_each_other(feedback, coordinate):
+    problem, point = make(9, feedback, n=30, coordinate=coordinate)
+    together, layers, n_open = free_outputs(problem, point, 1e-10, 1000)
     assert n_open == 0
     for i in (0, 11, 29):
-        alone, _ = infer_free(network, drive[i : i + 1], 1e-10, 500)
-        for one, all_rows in zip(alone, together, strict=True):
-            assert_allclose(one[0], all_rows[i], atol=1e-12)
-    _, n_open = infer_free(network, drive, 1e-10, 1)
+        row = ContrastiveProblem(
+            problem.X[i : i + 1],
+            problem.Y[i : i + 1],
+            problem.sample_weight[i : i + 1],
+            problem.energy,
+            coordinate=coordinate,
+        )
+        alone, own, _ = free_outputs(row, point, 1e-10, 1000)
+        assert_allclose(alone[0], together[i], atol=1e-12)
+        assert_allclose(own[0][0], layers[0][i], atol=1e-12)
+    *_, n_open = free_outputs(problem, point, 1e-10, 1)
     assert n_open > 0
 
 
-def run(problem, theta, criterion, max_iter=40, effort=1):
+@pytest.mark.parametrize("feedback", GAMMAS)
+def test_bounds_to_the_end_agree_with_an_independent_solver(feedback):
+    problem, point = make(10, feedback, n=4)
+    lower, upper = certified_bounds(problem, point, 1e-10, 1000)
+    assert lower <= upper <= lower * (1 + 1e-9)
+    assert_allclose(upper, exact(problem, point), rtol=1e-6)
+    low, high = certified_bounds(problem, point, 1e-10, 2)
+    assert low <= lower and upper <= high
+
+
+def run(problem, point, criterion, max_iter=40, effort=1):
     """Full-batch gradient descent in constant memory."""
-    problem = replace(problem, chunk_size=5)
 
     def upper_bound(problem, point, candidate, trial):
-        latent = problem.infer(point, problem.start(ALL_ROWS), trial.effort)
-        problem.settle(point, latent)
-        return problem.upper_bound(candidate, latent)
+        at = problem.at(candidate)
+        return sum(problem.map_parts(upper_after, point, trial.effort, at))
 
-    thetas = [theta]
+    thetas = [point]
 
     class Recorder(Monitor):
         def end(self, point, record):
-            thetas.append(point.theta)
+            thetas.append(point)
             return False
 
     history = History()
-    point = problem.at(theta)
     start = problem.cold_bounds(point, 1).upper
-    result = minimize(
+    minimize(
         problem,
         point,
         inference=DoublingRestart(criterion, effort, 4096),
@@ -273,27 +301,31 @@ def run(problem, theta, criterion, max_iter=40, effort=1):
         tol=0.0,
         monitor=Recorder(),
     )
-    return result, history.to_bunch(), thetas, start
+    return history.to_bunch(), thetas, start
 
 
+SETTINGS = {"alpha": 0.01, "certified": True, "chunk_size": 5}
+
+
+@pytest.mark.parametrize("loss", sorted(LOSSES))
 @pytest.mark.parametrize("feedback", [1.0, 0.3])
-def test_sudemm_decreases_the_objective_as_promised(feedback):
-    problem, theta = make(10, feedback, alpha=0.01)
+def test_sudemm_decreases_the_objective_as_promised(feedback, loss):
+    problem, point = make(10, feedback, n=8, loss=loss, **SETTINGS)
     rho = 0.5
-    _, history, thetas, _ = run(problem, theta, SufficientDescent(rho))
+    history, thetas, _ = run(problem, point, SufficientDescent(rho), max_iter=20)
     assert history.satisfied.all() and history.accepted.all()
     objective = np.array([exact(problem, t) for t in thetas])
     # upper(theta+) <= lower(theta) - (1 - rho) ||g||^2 / (2L), with J in between.
     gain = (1 - rho) * history.decrease
-    assert np.all(objective[1:] <= history.lower_bound - gain + 1e-9)
-    assert np.all(np.diff(objective) < 0)
+    assert np.all(objective[1:] <= history.lower_bound - gain + 1e-7)
+    assert np.all(np.diff(objective) < 1e-7)
 
 
 @pytest.mark.parametrize("feedback", [1.0, 0.3])
 @pytest.mark.parametrize("eta", [0.25, 0.5, 0.75])
 def test_regemm_telescopes(feedback, eta):
-    problem, theta = make(11, feedback, alpha=0.01)
-    _, history, _, start = run(problem, theta, RelaxedGeneralized(eta, 0.9))
+    problem, point = make(11, feedback, **SETTINGS)
+    history, _, start = run(problem, point, RelaxedGeneralized(eta, 0.9))
     assert history.satisfied.all()
     upper = np.concatenate([[start], history.upper_bound])
     assert np.all(np.diff(upper) <= 1e-12)
@@ -302,26 +334,13 @@ def test_regemm_telescopes(feedback, eta):
     assert c.sum() <= (upper[0] - upper[-1]) / eta + 1e-9
 
 
-def test_divergence_returns_the_parameters_before():
-    problem, theta = make(12, 0.5)
-
-    class Leap:
-        def propose(self, problem, point, trial, rejected=None):
-            return Proposal(0.0)
-
-        def take(self, problem, point, inferred):
-            return Moved(problem.at(point.theta * 1e200), 1.0)
-
-    with np.errstate(all="ignore"):
-        result = minimize(
-            problem,
-            problem.at(theta),
-            inference=DoublingRestart(Fixed(2)),
-            step=Leap(),
-            memory=Memory.start(1.0),
-            history=History(),
-            max_iter=5,
-            tol=0.0,
-        )
-    assert result.status is Status.DIVERGED
-    assert_allclose(result.point.theta, theta)
+def test_float32_is_kept_unless_bounds_are_compared():
+    single, point = make(7, 0.03, dtype=np.float32)
+    assert bounds_at(single, point, 6).gradient.dtype == np.float32
+    double, at = make(7, 0.03)
+    expected = bounds_at(double, at, 6)
+    found = bounds_at(single, point, 6)
+    assert_allclose(found.upper, expected.upper, rtol=1e-5)
+    assert_allclose(found.gradient, expected.gradient, atol=1e-4)
+    assert make(7, 0.03, dtype=np.float32, certified=True)[0].dtype == np.float64
+    assert make(7, 1e-6, dtype=np.float32)[0].dtype == np.float64

@@ -27,13 +27,15 @@ def imports(path):
 
 # What each part may import of the package, besides itself. Whoever adds a folder or a
 # module at the top adds it here.
-VOCABULARIES = {"kernels", "criteria", "baselines"}
+VOCABULARIES = {"kernels", "criteria", "baselines", "losses"}
 SHARED = {"_rows", "_solver", "_estimator", *VOCABULARIES}
 ARROWS = {
     "kernels": set(),
+    "metrics": {"kernels"},
     "criteria": {"_solver"},
     "baselines": {"criteria"},
     "solver": {"_solver", "criteria"},
+    "losses": set(),
     "_solver": set(),
     "_rows": {"_solver"},
     "_estimator": {"_rows", "_solver", *VOCABULARIES},

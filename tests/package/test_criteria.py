@@ -263,6 +263,7 @@ class TestCriteria:
         Fixed(np.inf)
         Graduated(np.int64(0), np.int64(1))
 
+    @pytest.mark.filterwarnings("ignore:.*(rows per parameter|lie exactly)")
     @pytest.mark.parametrize("effort", [-0.5, 1.5, 8.0])
     def test_half_quadratic_effort_is_checked_when_used(self, effort):
         class Prescribing(Fixed):

@@ -1,13 +1,13 @@
 """numpydoc's rules for everything public."""
 
-import ast
 import inspect
+import math
 import re
 
 import pytest
 
 import sklearn_mm
-from sklearn_mm import criteria, kernels
+from sklearn_mm import criteria, kernels, metrics
 
 numpydoc = pytest.importorskip("numpydoc.validate")
 docscrape = pytest.importorskip("numpydoc.docscrape")
@@ -19,7 +19,7 @@ METHODS = ("fit", "predict", "partial_fit", "from_estimator", "plot")
 
 
 def public():
-    for module in (sklearn_mm, criteria, kernels):
+    for module in (sklearn_mm, criteria, kernels, metrics):
         for name in module.__all__:
             thing = getattr(module, name)
             if inspect.isclass(thing) or inspect.isfunction(thing):
@@ -45,7 +45,9 @@ def test_defaults_are_the_documented_ones(name):
     for names, kind, _ in docscrape.get_doc_object(thing)["Parameters"]:
         told = re.search(r"default=(.+)", kind)
         if told:
-            values = [ast.literal_eval(value) for value in told[1].split(" and ")]
+            values = [
+                eval(value, {"inf": math.inf}) for value in told[1].split(" and ")
+            ]
             found = [parameters[each].default for each in names.split(", ")]
             # One value may be that of all.
             assert found == values * (len(found) // len(values))

@@ -12,6 +12,8 @@ EXPECTED = {
     "starsCYG": {11, 20, 30, 34},
     "stackloss": {1, 3, 4, 21},
     "telef": {15, 16, 17, 18, 19, 20},  # 1964 to 1969
+    "coleman": {3, 18},
+    "education": {50},
 }
 
 

@@ -95,7 +95,7 @@ def test_several_outputs_share_a_weight(rng):
     assert model.predict(X).shape == Y.shape
     assert_allclose(model.coef_.T, B, atol=0.06)
     assert not model.inlier_mask_[:40].any()
-    assert model.inlier_mask_[40:].mean() > 0.97
+    assert model.inlier_mask_[40:].mean() > 0.95
 
 
 def test_column_target_keeps_its_shape(contaminated):
@@ -702,7 +702,8 @@ def test_exact_plane(rng, criterion):
     assert_allclose(model.coef_, [1.0, 2.0, 3.0], atol=1e-9)
     assert model.inlier_mask_.all()
     y[:20] += rng.uniform(1, 100, size=20)
-    model = make(criterion=criterion).fit(X, y)
+    with pytest.warns(ConvergenceWarning, match="67 % of the rows lie exactly"):
+        model = make(criterion=criterion).fit(X, y)
     assert_allclose(model.coef_, [1.0, 2.0, 3.0], atol=1e-9)
     assert_array_equal(model.inlier_mask_, np.arange(60) >= 20)
     assert 0.0 < model.scale_ < 1e-8
@@ -786,6 +787,7 @@ def test_columns_of_extreme_size(contaminated, unit, container):
         assert abs(ridge.coef_[1] * unit) < 1e-3
 
 
+@pytest.mark.filterwarnings("ignore:.*two rows per parameter")
 @pytest.mark.parametrize("n", [5, 6, 8, 12])
 def test_few_rows_are_not_taken_for_an_exact_fit(n):
     errors = []
@@ -830,7 +832,8 @@ def test_integer_input():
     X = np.arange(40).reshape(-1, 1)
     y = 3 * np.arange(40)
     y[::5] = 0
-    model = make().fit(X, y)
+    with pytest.warns(ConvergenceWarning, match="lie exactly on the fitted plane"):
+        model = make().fit(X, y)
     assert_allclose(model.coef_, [3.0], atol=1e-8)
 
 
@@ -939,6 +942,7 @@ def test_coefficients_at_the_limits_of_units_are_held():
     assert_allclose(model.predict(X), y, rtol=1e-9, atol=1e50)
 
 
+@pytest.mark.filterwarnings("ignore:.*lie exactly on the fitted plane")
 def test_history_has_no_nan_where_its_unit_overflows():
     X, y = np.arange(9.0)[:, None], 1e20 * np.arange(9.0)
     y[0] = 5e20

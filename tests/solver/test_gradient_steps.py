@@ -109,7 +109,8 @@ class TestGradientDescent:
 
 @pytest.mark.parametrize(
     ("gap", "decrease", "share"),
-    [(1.0, 0.2, 0.2), (1.0, 5.0, 0.5), (0.0, 0.0, 0.5)],
+    # A gap that is nothing but rounding cannot be closed: the step is made in full.
+    [(1.0, 0.2, 0.2), (1.0, 5.0, 0.5), (0.0, 0.0, 1.0)],
 )
 @pytest.mark.parametrize("make", [lambda: Adam(0.1), lambda: MomentumDescent(0.1)])
 def test_part_of_a_stochastic_step(make, gap, decrease, share):
@@ -146,12 +147,25 @@ def test_adam():
 
 def test_yardstick_of_the_stochastic_criterion():
     g, gap = CURVATURE * THETA, 2.0
-    # gap_curvature is the sum of L times gap over the places where the gap arose.
+    # Two tests in one: the gap, and what it leaves in the gradient, relative to g.
     found = inferred(Adam(0.1), gap=gap).trial.decrease
     assert found == g @ g / 2 * gap / CURVATURE
-    # Without a gap there is no error to compare.
-    assert inferred(Adam(0.1)).trial.decrease == np.inf
-    assert inferred(Adam(0.1), gap=gap, gap_curvature=0.0).trial.decrease == np.inf
+    for curvature in (0.0, gap):
+        trial = inferred(Adam(0.1), gap=gap, gap_curvature=curvature).trial
+        assert trial.decrease == g @ g / 2
+
+
+def test_average_is_of_the_last_updates():
+    step = MomentumDescent(0.1, average=True)
+    at, thetas = THETA, []
+    for _ in range(200):
+        at = at + change(step)
+        thetas.append(at)
+    found = step.averaged(at)
+    assert found is not at
+    # Thetas of `change` are all one step from THETA: so is their average.
+    assert_allclose(found, THETA - 0.1 * CURVATURE * THETA)
+    assert MomentumDescent(0.1).averaged(at) is at
 
 
 def test_only_plain_steps_make_the_decrease_that_they_promise():

@@ -1,19 +1,34 @@
-"""Candidate planes for a robust start: halves of the rows, and random subsets."""
+"""Candidate planes: halves of the rows, graduated fits, random subsets, the rest.
+
+All distances in X are taken in coordinates that turn with the rows: the eigenvectors of
+the covariance of spatial signs of the whitened design about its spatial median.
+"""
 
 from __future__ import annotations
 
+import functools
+from dataclasses import replace
+
 import numpy as np
 import scipy.linalg
+from scipy.stats import chi
 
-from sklearn_mm._robust.start.pool import (
-    CandidatePool,
-    distinct,
-    solve_regularized,
+from sklearn_mm._robust.start.whitened import (
+    NORMAL_MEDIAN,
+    Array,
+    WhitenedRows,
+    weighted_median,
 )
-from sklearn_mm._solver.roles import Array
+from sklearn_mm.kernels import SmoothTruncatedQuadratic
 
-# Rows that random subsets are screened on before the best see all deciding rows.
-_SCREEN_ROWS = 500
+# Widths of the kernel in a graduated fit, in scales of its start's median residual;
+# where there are candidates of it.
+_WIDTHS = 2.0 ** (-0.4 * np.arange(11))
+_KEPT_WIDTHS = (0, 4, 8, 10)
+# Fits to rows that others predict, and how far from it they may be, in scales.
+_PREDICTIONS, _PREDICTED = 10, 3.0
+# Concentration steps of the covariance.
+_COVARIANCE_STEPS = 2
 # Random subsets: enough to hold a clean one but for this probability at that share of
 # inliers. Where that is too many, as many are drawn as cost no more than the largest
 # number does for that many parameters; and none where that is a hopeless share of them
@@ -21,79 +36,291 @@ _SCREEN_ROWS = 500
 _SUBSET_FAILURE, _SUBSET_INLIERS = 1e-3, 0.55
 _MIN_SUBSETS, _MAX_SUBSETS, _SUBSET_PARAMETERS = 100, 2_000, 11
 _HOPELESS = 0.05
-_KEPT_SUBSETS, _KEPT_HALVES = 20, 8
-# Sensitivity components that are looked along, from either end of their order:
-# isolated outliers show in those of the largest influence, and a cluster that has drawn
-# the plane to itself, so that its residuals vanish, in those of the smallest.
-_COMPONENTS = 5
-_ROUNDS = 2
+# Rows that subsets are screened on, subsets that are concentrated, and those kept.
+_SCREEN_ROWS, _SCREENED, _KEPT_SUBSETS = 500, 30, 8
+_CONCENTRATIONS = 2
+# Share of a population in the window of the density score.
+_DENSE = 0.5
+
+_KERNEL = SmoothTruncatedQuadratic()
 
 
-def sensitivity_candidates(pool: CandidatePool) -> Array:
-    """Least squares on halves along principal sensitivity components, repeated.
-
-    With Q an orthonormal basis of the design, e the residuals and h the leverages, the
-    components are Q b for eigenvectors b of Q' diag(e / (1 - h))**2 Q. Each round looks
-    for them among the rows that the best candidate so far explains.
-    """
-    base = np.ones(pool.n_rows, dtype=bool)
-    found = []
-    for _ in range(_ROUNDS):
-        candidates = pool.solve(_sensitivity_masks(pool, base))
-        norms = pool.norms(candidates)
-        score, scale = pool.score(norms)
-        chosen = distinct(candidates, score, scale, _KEPT_HALVES)
-        found.append(candidates[chosen])
-        best = chosen[0]
-        explained = norms[best] <= 3.0 * np.sqrt(pool.n_outputs) * scale[best]
-        if np.array_equal(explained, base) or explained.sum() <= pool.n_parameters + 1:
-            break
-        base = explained
-    return np.concatenate(found)
-
-
-def _sensitivity_masks(pool: CandidatePool, base: Array) -> Array:
-    Z, Y = pool.Z[base], pool.Y[base]
-    w = pool.weight[base]
-    gram = (Z * w[:, None]).T @ Z
-    values, vectors = scipy.linalg.eigh(gram)
-    values = np.maximum(values, 1e-10 * values[-1])
-    Q = Z @ (vectors / np.sqrt(values))
-    residual = Y - Q @ (Q.T @ (w[:, None] * Y))
-    leverage = np.minimum(w * np.square(Q).sum(axis=1), 1.0 - 1e-6)
-    influence = w * np.square(residual).sum(axis=1) / np.square(1.0 - leverage)
-    peak = influence.max()
-    influence = influence / peak if peak > 0 else influence
-    _, directions = scipy.linalg.eigh((Q * influence[:, None]).T @ Q)
-    if directions.shape[1] > 2 * _COMPONENTS:
-        directions = np.delete(directions, np.s_[_COMPONENTS:-_COMPONENTS], axis=1)
-    component = Q @ directions
-    middle = np.median(component, axis=0)
-    size = np.abs(component)
-    halves = [component <= middle, component >= middle, size <= np.median(size, axis=0)]
-    masks = np.zeros((3 * component.shape[1] + 1, pool.n_rows))
-    masks[0, base] = 1.0
-    masks[1:, base] = np.hstack(halves).T
+def half_masks(rows: WhitenedRows, distance: Array, mass: float) -> Array:
+    """Rows of the smallest distances, in each row of `distance`, up to a mass."""
+    order = np.argsort(distance, axis=1, kind="stable")
+    before = np.cumsum(rows.weight[order], axis=1) - rows.weight[order]
+    masks = np.empty(distance.shape)
+    np.put_along_axis(masks, order, (before < mass - 1e-9).astype(float), axis=1)
     return masks
 
 
-def subset_candidates(
-    pool: CandidatePool, random_state: np.random.RandomState
-) -> Array:
-    """Planes through random subsets, the best of them concentrated."""
-    n, r = pool.n_rows, pool.n_parameters
+def middle_scale(rows: WhitenedRows, theta: Array) -> Array:
+    """Scales of planes, (c, d), if their median residuals were normal."""
+    middle = weighted_median(np.abs(rows.residuals(theta)), rows.weight)
+    return np.maximum(middle / NORMAL_MEDIAN, rows.floor)
+
+
+def central_in_y(rows: WhitenedRows) -> Array:
+    """Least squares on the half of the rows with central targets, and the median."""
+    centre = weighted_median(rows.Y.T, rows.weight) * rows.has_intercept
+    away = np.abs(rows.Y - centre)
+    spread = np.maximum(weighted_median(away.T, rows.weight), rows.floor)
+    theta = rows.solve(
+        half_masks(rows, (away / spread).max(axis=1)[None], rows.majority)
+    )
+    if rows.has_intercept:
+        constant = np.zeros_like(theta)
+        constant[0, -1] = centre
+        theta = np.concatenate([theta, constant])
+    return theta
+
+
+def central_in_x(rows: WhitenedRows) -> Array:
+    """Least squares on halves of the rows that are central in X.
+
+    Three initial distances, each also after steps towards the half of least covariance.
+    """
+    U = rows.Z[:, :-1] if rows.has_intercept else rows.Z
+    if not U.shape[1]:
+        return np.empty((0, rows.n_parameters, rows.n_outputs))
+    w = rows.weight
+    D = _standardized(_along_signs(U - _spatial_median(U, w), w), w)
+    signs = D / np.maximum(np.linalg.norm(D, axis=1), 1e-12)[:, None]
+    found = [D]
+    if D.shape[1] > 1:
+        for bounded in (np.tanh(D), signs):
+            turned = D @ _principal_axes(bounded, w)
+            found.append(_standardized(turned, w))
+    first = np.array([np.square(A).sum(axis=1) for A in found])
+    masks = [half_masks(rows, first, rows.majority)]
+    mask = masks[0]
+    for _ in range(_COVARIANCE_STEPS):
+        distance = np.array([_mahalanobis(D, m * w) for m in mask])
+        mask = half_masks(rows, distance, rows.majority)
+    masks.append(mask)
+    return rows.solve(np.concatenate(masks))
+
+
+def predictable(rows: WhitenedRows) -> tuple[Array, Array]:
+    """Ridge regression on rows that the others predict, and which rows these are.
+
+    Where a plane comes close to all rows, residuals say nothing; what the other rows
+    predict does. The residual of a row in the fit is r / (1 - h) when it is left out.
+    """
+    keep = half_masks(rows, _from_the_middle(rows.Y, rows), rows.majority)
+    theta = rows.solve(keep)
+    for _ in range(_PREDICTIONS):
+        h = np.minimum(rows.spent(keep) / np.maximum(keep @ rows.weight, 1.0), 1 - 1e-9)
+        residual = rows.residuals(theta)[0] / np.where(keep > 0, 1.0 - h, 1.0)
+        away = _from_the_middle(residual.T, rows) * NORMAL_MEDIAN
+        new = (away <= _PREDICTED).astype(float)
+        if np.array_equal(new, keep):
+            break
+        keep = new
+        theta = rows.solve(keep, theta)
+    return theta, keep
+
+
+def _from_the_middle(values: Array, rows: WhitenedRows) -> Array:
+    """Distances from the median in median distances, the largest of the outputs."""
+    away = np.abs(values - weighted_median(values.T, rows.weight))
+    spread = np.maximum(weighted_median(away.T, rows.weight), rows.floor)
+    return (away / spread).max(axis=1)[None]
+
+
+def _spatial_median(U: Array, w: Array) -> Array:
+    centre = w @ U / w.sum()
+    for _ in range(8):
+        part = w / np.maximum(np.linalg.norm(U - centre, axis=1), 1e-9)
+        centre = part @ U / part.sum()
+    return centre
+
+
+def _along_signs(U: Array, w: Array) -> Array:
+    signs = U / np.maximum(np.linalg.norm(U, axis=1), 1e-12)[:, None]
+    return U @ np.linalg.eigh((signs * w[:, None]).T @ signs)[1]
+
+
+def _principal_axes(A: Array, w: Array) -> Array:
+    A = A - w @ A / w.sum()
+    C = (A * w[:, None]).T @ A
+    size = np.sqrt(np.maximum(np.diag(C), 1e-300))
+    return np.linalg.eigh(C / np.outer(size, size))[1]
+
+
+def _standardized(A: Array, w: Array) -> Array:
+    """Columns about their median in median absolute deviations."""
+    A = A - weighted_median(A.T, w)
+    spread = weighted_median(np.abs(A.T), w) / NORMAL_MEDIAN
+    usual = np.sqrt(w @ np.square(A) / w.sum())
+    spread = np.where(spread > 1e-9 * usual, spread, np.where(usual > 0, usual, 1.0))
+    return A / spread
+
+
+def _mahalanobis(D: Array, w: Array) -> Array:
+    q = D.shape[1]
+    centred = D - w @ D / w.sum()
+    C = (centred * w[:, None]).T @ centred / w.sum()
+    C[np.diag_indices(q)] += 1e-3 * np.trace(C) / q + 1e-300
+    L = np.linalg.cholesky(C)
+    scaled = scipy.linalg.solve_triangular(
+        L, centred.T, lower=True, overwrite_b=True, check_finite=False
+    )
+    return np.square(scaled).sum(axis=0)
+
+
+def graduated(rows: WhitenedRows, theta: Array) -> tuple[Array, Array]:
+    """Fits along narrowing kernels, from given planes: planes and their scales."""
+    tuning = _KERNEL.tuning_constant(rows.n_outputs)
+    scale = middle_scale(rows, theta)
+    found = []
+    for i, width in enumerate(_WIDTHS):
+        s = np.maximum(scale * width, rows.floor)
+        tau = tuning * s[:, :, None]
+        z = np.square(rows.residuals(theta) / tau).sum(axis=1)
+        theta = rows.solve(_KERNEL.weight(z), theta)
+        if i in _KEPT_WIDTHS:
+            found.append((theta, s))
+    planes, scales = zip(*found, strict=True)
+    return np.concatenate(planes), np.concatenate(scales)
+
+
+def the_rest(rows: WhitenedRows, distance: Array, square: float) -> Array:
+    """Least squares on the rows that are not within a population's window."""
+    rest = distance > square
+    enough = rest @ rows.weight > rows.effective + 1.0
+    return rows.solve(rest[enough].astype(float))
+
+
+def n_subsets(rows: WhitenedRows) -> int:
+    """How many random subsets are worth their while."""
+    r = rows.n_parameters
     needed = np.log(_SUBSET_FAILURE) / np.log1p(-(_SUBSET_INLIERS**r))
     affordable = _MAX_SUBSETS * min(1.0, (_SUBSET_PARAMETERS / r) ** 3)
     if affordable < _HOPELESS * needed:
-        return np.empty((0, r, pool.n_outputs))
-    n_subsets = int(max(min(needed, affordable), _MIN_SUBSETS))
-    index = random_state.randint(n, size=(n_subsets, r))
-    design = pool.Z[index]
-    transposed = design.transpose(0, 2, 1)
-    thetas = solve_regularized(transposed @ design, transposed @ pool.Y[index])
-    step = -(-n // _SCREEN_ROWS)
-    screen = slice(0, None, step)
-    score, _ = pool.score(pool.norms(thetas, screen), screen)
-    best = np.argsort(score, kind="stable")[: 5 * _KEPT_SUBSETS]
-    thetas, score, scale = pool.concentrate(thetas[best], 2, screen)
-    return thetas[distinct(thetas, score, scale, _KEPT_SUBSETS)]
+        return 0
+    return int(max(min(needed, affordable), _MIN_SUBSETS))
+
+
+def subset_planes(
+    rows: WhitenedRows, random_state: np.random.RandomState
+) -> tuple[Array, Array]:
+    """Planes through random subsets, the best of them concentrated, and their scales.
+
+    They are ranked twice: by the root mean square of the smallest residuals of a
+    majority (least trimmed squares), and by the densest window.
+    """
+    n, r, d = rows.n_rows, rows.n_parameters, rows.n_outputs
+    index = random_state.randint(n, size=(n_subsets(rows), r))
+    design = rows.Z[index]
+    gram = design.transpose(0, 2, 1) @ design
+    right = design.transpose(0, 2, 1) @ rows.Y[index]
+    diagonal = np.arange(r)
+    gram[:, diagonal, diagonal] += 1e-9 * np.trace(gram, axis1=1, axis2=2)[:, None] / r
+    theta = np.linalg.solve(gram, right)
+    screen = slice(0, None, -(-n // _SCREEN_ROWS))
+    few = replace(rows, Z=rows.Z[screen], Y=rows.Y[screen], weight=rows.weight[screen])
+    norms = _norms(few, theta)
+    planes, scales = [], []
+    for judge in (_trimmed, _densest):
+        score, _ = judge(few, norms)
+        best = np.argsort(score, kind="stable")[:_SCREENED]
+        chosen = theta[best]
+        score, radius = judge(rows, _norms(rows, chosen))
+        for _ in range(_CONCENTRATIONS):
+            inside = _norms(rows, chosen) <= radius[:, None]
+            new = rows.solve(inside.astype(float), chosen)
+            new_score, new_radius = judge(rows, _norms(rows, new))
+            better = new_score < score
+            chosen = np.where(better[:, None, None], new, chosen)
+            score = np.where(better, new_score, score)
+            radius = np.where(better, new_radius, radius)
+        scale = radius / (1.5 * _dense_window(d)[0])
+        if judge is _trimmed:
+            scale = 1.5 * np.exp(score)
+        kept = distinct(chosen, scale[:, None], score, _KEPT_SUBSETS, 1.0)
+        planes.append(chosen[kept])
+        scales.append(np.repeat(scale[kept, None], d, axis=1))
+    return np.concatenate(planes), np.concatenate(scales)
+
+
+@functools.lru_cache(maxsize=64)
+def _dense_window(d: int) -> tuple[float, float]:
+    """Radius of the window in scales, and the exponent c for which it is the best."""
+    radius = float(chi.ppf(_DENSE, d))
+    return radius, _DENSE / (radius * float(chi.pdf(radius, d)))
+
+
+def _norms(rows: WhitenedRows, theta: Array) -> Array:
+    residual = rows.residuals(theta)
+    if residual.shape[1] == 1:
+        return np.abs(residual[:, 0], out=residual[:, 0])
+    return np.sqrt(np.einsum("cdn,cdn->cn", residual, residual))
+
+
+def _ordered(rows: WhitenedRows, norms: Array) -> tuple[Array, Array]:
+    """Sorted norms, not below the floor, and the share of rows up to each of them."""
+    w, floor = rows.weight, float(np.linalg.norm(rows.floor))
+    if np.all(w == w[0]):
+        t = np.sort(norms, axis=1)
+        share = np.round(np.arange(1.0, len(w) + 1.0) / len(w), 9)
+        share = np.broadcast_to(share, t.shape)
+    else:
+        order = np.argsort(norms, axis=1)
+        t = np.take_along_axis(norms, order, axis=1)
+        share = np.round(np.cumsum(w[order], axis=1) / w.sum(), 9)
+    return np.maximum(t, floor), share
+
+
+def _trimmed(rows: WhitenedRows, norms: Array) -> tuple[Array, Array]:
+    """Log root mean square of the smallest norms of a majority; the largest of them."""
+    t, share = _ordered(rows, norms)
+    n, r = rows.n_rows, rows.effective
+    part = min(1.0, max((n + r + 1.0) / (2.0 * n), (r + 2.0) / n))
+    inside = share <= part + 0.5 / len(rows.weight)
+    mean = np.sum(np.square(t) * inside, axis=1) / np.maximum(inside.sum(axis=1), 1)
+    last = np.maximum(inside.sum(axis=1) - 1, 0)[:, None]
+    return 0.5 * np.log(mean / rows.n_outputs), np.take_along_axis(t, last, axis=1)[
+        :, 0
+    ]
+
+
+def _densest(rows: WhitenedRows, norms: Array) -> tuple[Array, Array]:
+    """min over t of log t - c log F(t), and 1.5 times the t of the minimum.
+
+    F(t) is the share of rows within t, beyond two for each parameter. With the right c
+    the window of least score holds half of a normal population.
+    """
+    _, exponent = _dense_window(rows.n_outputs)
+    t, share = _ordered(rows, norms)
+    n, r = rows.n_rows, rows.effective
+    spent = min(2.0 * r / n, 1.0 / 3.0)
+    believed = (share >= r / n + 0.15) & (share > spent)
+    believed[:, -1] = True
+    part = np.where(believed, (share - spent) / (1.0 - spent), 1.0)
+    score = np.where(
+        believed, np.log(t) - exponent * np.log(np.maximum(part, 1e-9)), np.inf
+    )
+    best = np.argmin(score, axis=1)[:, None]
+    return (
+        np.take_along_axis(score, best, axis=1)[:, 0],
+        1.5 * np.take_along_axis(t, best, axis=1)[:, 0],
+    )
+
+
+def distinct(
+    theta: Array, scale: Array, score: Array, limit: int, apart: float
+) -> Array:
+    """Indices of the best candidates that are some noise scales apart.
+
+    Without the distance, variants of one wrong plane would crowd out the right one.
+    """
+    chosen: list[int] = []
+    unit = np.square(apart) * np.square(scale)
+    for i in np.argsort(score, kind="stable"):
+        distance = np.square(theta[i] - theta[chosen]).sum(axis=1)
+        if np.all((distance > unit[chosen]).any(axis=1)):
+            chosen.append(int(i))
+            if len(chosen) == limit:
+                break
+    return np.asarray(chosen)

@@ -11,6 +11,7 @@ import scipy.sparse
 
 from sklearn_mm._robust.linear import LinearPoint, LinearResidual
 from sklearn_mm._robust.problem import squared_norms
+from sklearn_mm._robust.start.whitened import MAX_WHITENED
 from sklearn_mm._rows.table import Column, Rows
 from sklearn_mm._solver.roles import Array, Indices
 
@@ -25,10 +26,12 @@ _N_BINS = 64 << 12
 
 @dataclass(frozen=True)
 class DecidingRows:
-    """The distinct rows that decide, with their weights."""
+    """The distinct rows that decide, with their weights: plain values."""
 
-    model: LinearResidual
-    weight: Array
+    X: Any  # standardised columns; sparse if they are, and many
+    Y: Array
+    weight: Array  # sums to the number of rows
+    penalty: Array  # of each coefficient, in the sum over these rows
     sampled: bool
 
     @classmethod
@@ -41,21 +44,23 @@ class DecidingRows:
         same under affine changes of X and y.
         """
         norms = RowNorms(model.rows.beside, point.residual, sample_weight)
-        q = model.shape[0]
+        q, frame = model.shape[0], model.frame
         n_rows = int(np.clip(_DECIDING_ROWS * q, _MIN_DECIDING, _MAX_DECIDING))
         n_rows = max(n_rows, int(ROWS_PER_PARAMETER * q))
         order, sampled = norms.sample(n_rows)
         weight = np.ones(len(order)) if sampled else sample_weight[order]
         X, Y = model.rows.X[order].astype(np.float64), model.Y[order]
         first, total = _merge_copies(np.hstack([_fingerprint(X), Y]), weight)
-        weight = total * (len(first) / total.sum())
-        small = LinearResidual(
-            Rows.of(X[first]),
-            Y[first],
-            model.frame,
-            model.alpha * len(first) / sample_weight.sum(),
-        )
-        return cls(small, weight, sampled)
+        n = len(first)
+        X = X[first]
+        if scipy.sparse.issparse(X) and X.shape[1] <= MAX_WHITENED:
+            X = X.toarray()
+        if scipy.sparse.issparse(X):  # not centred, which would fill it
+            X = (X @ scipy.sparse.diags_array(1.0 / frame.scale)).tocsr()
+        else:
+            X = (X - frame.mean) / frame.scale
+        penalty = model.ridge[: len(frame.mean)] * (n / sample_weight.sum())
+        return cls(X, Y[first], total * (n / total.sum()), penalty, sampled)
 
 
 @dataclass(frozen=True)
@@ -159,6 +164,6 @@ def _merge_copies(table: Array, weight: Array) -> tuple[Indices, Array]:
     rounding; comparing exact values makes the result independent of that.
     """
     _, first, inverse = np.unique(table, axis=0, return_index=True, return_inverse=True)
-    total = np.bincount(inverse.ravel(), weights=weight)
+    total: Array = np.bincount(inverse.ravel(), weights=weight)
     order = np.argsort(first)
     return first[order], total[order]

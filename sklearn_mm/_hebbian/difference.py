@@ -1,0 +1,462 @@
+r"""Both phases of a batch by forward and backward passes, the second as a difference.
+
+With a small feedback both phases are a forward and a backward pass away from done, and
+nearly equal. So the clamped one is stored as a difference from the free one; what the
+large weights of the first layers multiply are then small numbers with all their
+digits, and never differences of large ones. (Notation: `energy`.)
+
+**Free phase**, with pulls p_k of the next layers (p_H = 0):
+
+    forward    t_k = a_k + p_k,   z_k = clip(t_k),   s_k = z_k - t_k
+    backward   mu_k = clip(q_k, l - a_k, u - a_k),   q_{k-1} = gamma mu_k W_{k-1}'
+
+and the next pass starts with p = q + omega (q - p), a damped step. The last backward
+pass takes mu_k = q_k + s_k instead: then c(z_k, s_k) = 0, the miss r_{k-1} - mu_k is
+p_k - q_k, and the gap is exactly
+
+    gap' = sum_k w_{k-1}/2 ||p_k - q_k||^2.
+
+In other words, (z, s) is the exact free optimum of a network whose biases are
+b + (p - q), row by row.
+
+**Clamped phase**, z^ = z + d, with pulls p + dp and q + dq:
+
+    forward    d_k = clip(da_k + dp_k - s_k, l - z_k, u - z_k),   da_{k+1} = d_k W_k,
+               dr_k = d_k - da_k,   f^ = f + d_H W_H
+    backward   dmu_k = clip(dq_k - s_k, l - z_k - da_k, u - z_k - da_k),
+               dq_{k-1} = gamma dmu_k W_{k-1}',   from e^ = -loss'(f^) at the top
+    gap^ <= sum_k w_{k-1}/2 ||(p_k - q_k) + (dp_k - dq_k)||^2
+    upper = loss(f^) + sum_k w_{k-1} (||dr_k + p_k - q_k||^2/2 + d_k' s_k)
+
+**Two gradients.** That of the upper bound at theta has eps_k = dr_k + p_k - q_k
+(`energy`); the theorems are about it. Without p - q, i.e. with eps_k = dr_k and
+h_k = d_k, it is the gradient of the upper bound of that nearby network, where the free
+phase is exact. After few passes this is a far better estimate of the gradient of J
+(with gamma = 0.05 by eight orders of magnitude, since w_0 multiplies what is left of
+the free gap), and the one that mini-batches are trained on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from sklearn_mm._hebbian.energy import (
+    Array,
+    Energy,
+    Layers,
+    Network,
+    Phases,
+    between,
+    row_products,
+)
+
+# Matrices and biases, as `unpack` gives them.
+Parameters = tuple[list[Array], list[Array]]
+
+_matmul, _add, _subtract, _multiply = np.matmul, np.add, np.subtract, np.multiply
+
+# Passes for which a damping is learnt, and the largest.
+_DAMPED_PASSES, _LARGEST_DAMPING = 8, 0.4
+
+
+@dataclass
+class Experience:
+    """What batches teach about the next one: where to start, how far to go."""
+
+    pulls: Layers  # mean of the pulls
+    omega: Array = field(
+        default_factory=lambda: np.zeros((_DAMPED_PASSES, 1))
+    )  # by pass and layer
+    kappa: float = 1.0  # e^ over e
+
+    @classmethod
+    def none(cls, energy: Energy) -> Experience:
+        """Of a cold start."""
+        pulls = [None, *(np.zeros(energy.sizes[k]) for k in energy.hidden)]
+        return cls(pulls, np.zeros((_DAMPED_PASSES, energy.n_hidden + 1)))
+
+
+class DifferencePhases:
+    """Latents of some rows in difference form, in memory that is filled again.
+
+    After `free`, the free phase is done to a gap; after `clamped`, both are, and
+    `measure` and `gradient` may be asked. What a pass no longer needs makes room for
+    the next thing, so that a mini-batch stays in the processor's cache: after a phase
+    is closed, `t` holds -s, `p` holds p - q, and `dp` holds dp - dq.
+    """
+
+    def __init__(self, energy: Energy, n_rows: int, dtype: Any) -> None:
+        self.energy, self.n_rows, self.dtype = energy, n_rows, np.dtype(dtype)
+        sizes, hidden, box = energy.sizes, energy.hidden, energy.box
+
+        def layers(n: int = n_rows) -> Layers:
+            return [None, *(np.zeros((n, sizes[k]), dtype) for k in hidden)]
+
+        def shared() -> Layers:
+            """One array at a time, whatever the layer."""
+            memory = np.zeros(n_rows * max(sizes[1:-1]), dtype)
+            return [
+                None,
+                *(memory[: n_rows * sizes[k]].reshape(n_rows, -1) for k in hidden),
+            ]
+
+        self.drive = np.empty((n_rows, sizes[1]), dtype)
+        # Stacked, since the gradient takes products of stacks: d above z^, mu above dr.
+        self._left, self._right = layers(2 * n_rows), layers(2 * n_rows)
+        self.d = [None, *(stack[:n_rows] for stack in self._left[1:])]
+        self.z_hat = [None, *(stack[n_rows:] for stack in self._left[1:])]
+        self.mu = [None, *(stack[:n_rows] for stack in self._right[1:])]
+        self.dr = [None, *(stack[n_rows:] for stack in self._right[1:])]
+        self.z, self.t, self.da = layers(), layers(), layers()
+        self.p, self.q, self.dp, self.dq = layers(), layers(), layers(), layers()
+        self._low = layers() if box.low > -np.inf else [None] * len(self.z)
+        self._high = layers() if box.high < np.inf else [None] * len(self.z)
+        self._zero, self._ones = shared(), np.ones(n_rows, dtype)
+        self._one, self._other = shared(), shared()  # scratch
+        shape = (n_rows, sizes[-1])
+        self.output, self.output_hat, self.error, self.error_hat = (
+            np.empty(shape, dtype) for _ in range(4)
+        )
+        self._change: list[Layers] = []  # of the pulls, by pass, for lessons
+
+    # Free phase
+
+    def free(
+        self,
+        network: Network,
+        passes: int,
+        experience: Experience | None = None,
+        learn: bool = False,
+    ) -> None:
+        """Start, and make so many passes; `drive` has been filled."""
+        for k in range(1, self.energy.n_hidden):
+            np.copyto(self.p[k], 0.0 if experience is None else experience.pulls[k])
+        self._forward(network)
+        for j in range(passes):
+            self._backward(network)
+            if experience is not None and j < _DAMPED_PASSES:
+                self._damp(experience, j, learn)
+            self.p, self.q = self.q, self.p
+            self._forward(network)
+        self._close(network)
+        if learn and experience is not None and 0 < passes <= _DAMPED_PASSES:
+            self._learn(experience, passes - 1, self.p)
+
+    def more_free(self, network: Network) -> None:
+        """One more pass, from the pulls that the last one implies."""
+        self.p, self.q = self.q, self.p
+        self._forward(network)
+        self._close(network)
+
+    def free_gap_of_rows(self) -> Array:
+        """Duality gap of the free phase, row by row."""
+        w, gap = self.energy.weights, np.zeros(self.n_rows)
+        for k in range(1, self.energy.n_hidden):
+            gap += 0.5 * w[k - 1] * row_products(self.p[k], self.p[k])
+        return gap
+
+    def _forward(self, network: Network) -> None:
+        H, box = self.energy.n_hidden, self.energy.box
+        t, z, p, zero = self.t, self.z, self.p, self._zero
+        a = self.drive
+        for k in range(1, H + 1):
+            if k > 1:
+                a = _matmul(z[k - 1], network.coefs[k - 1], out=t[k])
+                _add(a, network.intercepts[k - 1], out=a)
+            if k < H:
+                a = _add(a, p[k], out=t[k])
+            elif H == 1:
+                np.copyto(t[1], a)
+                a = t[1]
+            box.clip(a, z[k], zero[k])
+
+    def _backward(self, network: Network) -> None:
+        """Pulls q of the next pass, each layer's from the new ones above it."""
+        H, box = self.energy.n_hidden, self.energy.box
+        t, p, q = self.t, self.p, self.q
+        mu = _subtract(self.z[H], t[H], out=self._one[H])
+        for k in range(H - 1, 0, -1):
+            _matmul(mu, network.back[k], out=q[k])
+            if k == 1:
+                break
+            if box.low == 0.0:
+                mu = _subtract(p[k], t[k], out=self._one[k])  # -a
+                np.maximum(mu, q[k], out=mu)
+                floor = None
+            else:
+                mu = self._one[k]
+                np.copyto(mu, q[k])
+                floor = box.low + p[k] - t[k] if box.low > -np.inf else None
+            ceiling = box.high + p[k] - t[k] if box.high < np.inf else None
+            between(mu, floor, ceiling)
+
+    def _damp(self, experience: Experience, j: int, learn: bool) -> None:
+        """q + omega (q - p) in place of q."""
+        H, p, q = self.energy.n_hidden, self.p, self.q
+        if learn:
+            if j:
+                misses = [None, *(p[k] - q[k] for k in range(1, H))]
+                self._learn(experience, j - 1, misses)
+            while len(self._change) <= j:
+                self._change.append([None, *(np.zeros_like(x) for x in p[1:])])
+        for k in range(1, H):
+            kept = self._change[j][k] if learn else self._one[k]
+            change = _subtract(q[k], p[k], out=kept)
+            omega = self.dtype.type(experience.omega[j, k])
+            _add(q[k], _multiply(change, omega, out=self._other[k]), out=q[k])
+
+    def _learn(self, experience: Experience, j: int, miss: Layers) -> None:
+        """Improve the damping of a pass, now that it is known what it left."""
+        for k in range(1, self.energy.n_hidden):
+            change = self._change[j][k]
+            square = float(np.vdot(change, change))
+            if square > 0.0:
+                share = float(np.vdot(miss[k], change)) / square
+                if share == share:
+                    limit, omega = _LARGEST_DAMPING, experience.omega[j, k]
+                    experience.omega[j, k] = min(
+                        max(omega - 0.5 * share, -limit), limit
+                    )
+
+    def _close(self, network: Network) -> None:
+        """Slacks of the forward pass, and the multipliers that they imply."""
+        H, box = self.energy.n_hidden, self.energy.box
+        t, z, p, q, mu = self.t, self.z, self.p, self.q, self.mu
+        for k in range(H, 0, -1):
+            minus_s = _subtract(t[k], z[k], out=t[k])
+            if self._low[k] is not None:
+                if box.low == 0.0:
+                    np.negative(z[k], out=self._low[k])
+                else:
+                    _subtract(self.dtype.type(box.low), z[k], out=self._low[k])
+            if self._high[k] is not None:
+                _subtract(self.dtype.type(box.high), z[k], out=self._high[k])
+            if k == H:
+                np.negative(minus_s, out=mu[H])
+            else:
+                _matmul(mu[k + 1], network.back[k], out=q[k])
+                _subtract(q[k], minus_s, out=mu[k])
+                _subtract(p[k], q[k], out=p[k])
+
+    def remember_pulls(self, experience: Experience) -> None:
+        """Mean pulls, as a start for the next batch."""
+        for k in range(1, self.energy.n_hidden):
+            pulls = self._ones @ self.q[k]
+            pulls /= self.n_rows
+            experience.pulls[k] = pulls
+
+    def remember_error(self, experience: Experience) -> None:
+        """How much of the output's error is left in the clamped phase."""
+        square = float(np.vdot(self.error, self.error))
+        if square > 0.0:
+            kappa = float(np.vdot(self.error, self.error_hat)) / square
+            if 0.0 < kappa < np.inf:
+                experience.kappa = kappa
+
+    # Clamped phase
+
+    def clamped(
+        self, network: Network, Y: Array, passes: int, kappa: float = 1.0
+    ) -> None:
+        """Make so many passes from the free phase, at least one."""
+        self._free_output(network)
+        self.energy.loss.descent(self.output, Y, out=self.error)
+        top = _multiply(self.error, self.dtype.type(kappa), out=self.error_hat)
+        self._pull_back(network, top, first=True)
+        for _ in range(passes):
+            self.more_clamped(network, Y)
+
+    def more_clamped(self, network: Network, Y: Array) -> None:
+        """One more pass."""
+        self.dp, self.dq = self.dq, self.dp
+        self._push_forward(network)
+        self.energy.loss.descent(self.output_hat, Y, out=self.error_hat)
+        self._pull_back(network, self.error_hat, first=False)
+        for k in self.energy.hidden:
+            _subtract(self.dp[k], self.dq[k], out=self.dp[k])
+
+    def resume(self, network: Network, Y: Array, free: int, clamped: int) -> None:
+        """So many passes more, at parameters that may be others."""
+        for _ in range(free):
+            self.more_free(network)
+        self._free_output(network)
+        for _ in range(clamped):
+            self.more_clamped(network, Y)
+
+    def _free_output(self, network: Network) -> None:
+        H = self.energy.n_hidden
+        _matmul(self.z[H], network.coefs[H], out=self.output)
+        _add(self.output, network.intercepts[H], out=self.output)
+
+    def _pull_back(self, network: Network, above: Array, first: bool) -> None:
+        """Differences of pulls; in the first pass, da = 0."""
+        low, high, dq = self._low, self._high, self.dq
+        for k in range(self.energy.n_hidden, 1, -1):
+            _matmul(above, network.back[k], out=dq[k])
+            dmu = _add(dq[k], self.t[k], out=self.z_hat[k])
+            floor, ceiling = low[k], high[k]
+            if not first and floor is not None:
+                floor = _subtract(floor, self.da[k], out=self._one[k])
+            if not first and ceiling is not None:
+                ceiling = _subtract(ceiling, self.da[k], out=self._other[k])
+            above = between(dmu, floor, ceiling)
+        _matmul(above, network.back[1], out=dq[1])
+
+    def _push_forward(self, network: Network) -> None:
+        H, d, da, dr, dp = self.energy.n_hidden, self.d, self.da, self.dr, self.dp
+        minus_s, low, high = self.t, self._low, self._high
+        _add(dp[1], minus_s[1], out=d[1])
+        between(d[1], low[1], high[1])
+        np.copyto(dr[1], d[1])
+        for k in range(2, H + 1):
+            a = _matmul(d[k - 1], network.coefs[k - 1], out=da[k])
+            change = _add(dp[k], minus_s[k], out=d[k])
+            _add(change, a, out=change)
+            between(change, low[k], high[k])
+            _subtract(change, a, out=dr[k])
+        _matmul(d[H], network.coefs[H], out=self.output_hat)
+        _add(self.output, self.output_hat, out=self.output_hat)
+
+    # Bounds
+
+    def measure(
+        self, inputs: Any, inner: Callable[[Array, Array], Any], loss: Any
+    ) -> Measured:
+        """Bounds and gaps, row by row or summed, as `inner` makes its products.
+
+        `inputs` are the squared norms of the rows of x, and `loss` the values of the
+        loss, both treated as `inner` does.
+        """
+        H, w = self.energy.n_hidden, self.energy.weights
+        upper, free_gap, clamped_gap, curvature = loss, 0.0, 0.0, 0.0
+        for k in self.energy.hidden:
+            dr, left, weight = self.dr[k], self.dp[k], w[k - 1]
+            square = inner(left, left)
+            term = 0.5 * inner(dr, dr) - inner(self.d[k], self.t[k])
+            gap = 0.5 * square
+            if k < H:
+                miss = self.p[k]
+                half = 0.5 * inner(miss, miss)
+                term = term + inner(dr, miss)
+                gap = gap + inner(left, miss) + half
+                free_gap = free_gap + weight * half
+            upper = upper + weight * term
+            clamped_gap = clamped_gap + weight * gap
+            curvature = curvature + weight * weight * square * (1.0 + inputs)
+            if k < H:
+                inputs = inner(self.z[k], self.z[k])
+        # A sum of squares, but for rounding.
+        clamped_gap = np.maximum(clamped_gap, 0.0)
+        return Measured(upper + free_gap, free_gap, clamped_gap, curvature)
+
+    def gradient(self, network: Network, x: Any, share: Any, out: Parameters) -> None:
+        """Gradient of the nearby network's bound into matrices and biases.
+
+        `share` is the weight of rows, one number or one for each.
+        """
+        for k in self.energy.hidden:
+            _add(self.z[k], self.d[k], out=self.z_hat[k])
+        stacks = Stacks(self._left, self._right, self.error_hat)
+        stacks.gradient(self.energy, x, share, out)
+
+    def snapshot(self) -> Phases:
+        """The latents, as other solvers give them; miss included."""
+        H, w = self.energy.n_hidden, self.energy.weights
+        hidden = self.energy.hidden
+        s = [None, *(-self.t[k] for k in hidden)]
+        miss = [None, *self.p[1:H], np.zeros_like(self.z[H])]
+        free_gaps: Layers = [None]
+        clamped_gaps: Layers = [None]
+        for k in hidden:
+            both = self.dp[k] + miss[k]
+            free_gaps.append(0.5 * w[k - 1] * row_products(miss[k], miss[k]))
+            clamped_gaps.append(0.5 * w[k - 1] * row_products(both, both))
+        return Phases(
+            self.z,
+            s,
+            self.mu,
+            miss,
+            self.d,
+            self.dr,
+            self.output_hat,
+            self.error_hat,
+            free_gaps,
+            clamped_gaps,
+        )
+
+
+@dataclass
+class Measured:
+    """Bounds of a batch, or of every row of it."""
+
+    upper: Any
+    free_gap: Any
+    clamped_gap: Any
+    curvature: Any  # bound of the squared error that the clamped gap leaves in g
+
+    @property
+    def gap(self) -> Any:
+        """Upper minus lower bound."""
+        return self.free_gap + self.clamped_gap
+
+
+@dataclass
+class Stacks:
+    """What the gradient is a product of: h above z^, and mu above eps."""
+
+    left: Layers
+    right: Layers
+    error: Array
+
+    @classmethod
+    def certified(cls, network: Network, phases: Phases) -> Stacks:
+        """Of the gradient of the upper bound itself: with what is missing."""
+        left: Layers = [None]
+        right: Layers = [None]
+        h = None
+        for k in network.energy.hidden:
+            eps = phases.dr[k] + phases.miss[k]
+            h = eps if h is None else eps + h @ network.coefs[k - 1]
+            left.append(np.concatenate([h, phases.z[k] + phases.d[k]]))
+            right.append(np.concatenate([phases.mu[k], eps]))
+        return cls(left, right, phases.error)
+
+    def gradient(self, energy: Energy, x: Any, share: Any, out: Parameters) -> None:
+        """Into matrices and biases; rows weighted by `share`."""
+        H, w = energy.n_hidden, energy.weights
+        coefs, intercepts = out
+        n_rows, dtype = len(self.error), self.error.dtype
+        ones = np.ones(n_rows, dtype)  # sums as products, which are faster
+        uniform = np.ndim(share) == 0
+        twice = np.zeros(0) if uniform else np.concatenate([share, share])[:, None]
+        for k in range(H + 1):
+            scale = -w[k] * (share if uniform else 1.0)
+            both = self.error if k == H else self.right[k + 1]
+            if k in (0, H) and uniform:  # fewer numbers to scale than in the product
+                both = both[-n_rows:] * dtype.type(scale)
+                scale = 1.0
+            elif not uniform:
+                both = (both * twice[-len(both) :]).astype(dtype, copy=False)
+            eps = both[-n_rows:]
+            W, b = coefs[k], intercepts[k]
+            _matmul(ones, eps, out=b)
+            if k == 0:
+                _input_product(x, eps, W)
+            else:
+                left = self.left[k][n_rows:] if k == H else self.left[k]
+                _matmul(left.T, both, out=W)
+            if scale != 1.0:
+                W *= dtype.type(scale)
+                b *= dtype.type(scale)
+
+
+def _input_product(x: Any, right: Array, out: Array) -> None:
+    """Product of the transposed input, which may be sparse."""
+    if isinstance(x, np.ndarray):
+        _matmul(x.T, right, out=out)
+    else:
+        out[:] = x.T @ right

@@ -1,0 +1,357 @@
+"""Inference of mini-batches: as few passes as the criterion allows, learnt on the way.
+
+Batches of one network resemble each other. The number of passes, the mean pulls that
+the free phase starts from, the damping of its passes and the share of the output's
+error that is left in the clamped phase are therefore carried from batch to batch, as
+fields of `MiniBatches`. Full batches and prediction start from the row alone.
+
+Of an update two things are tested (`_StochasticStep.decrease`): the certified gap
+between the bounds of J (the paper's stochastic test), and the error that the clamped
+phase's part of it can leave in the gradient. The free phase's part leaves none, in the
+sense that the gradient in use is exactly that of a network whose biases differ by what
+is left, row by row (`difference`).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from sklearn_mm._hebbian.difference import DifferencePhases, Experience
+from sklearn_mm._hebbian.energy import Array, Energy, unpack
+from sklearn_mm._hebbian.problem import (
+    Batch,
+    ContrastiveProblem,
+    Point,
+    clamped_passes,
+)
+from sklearn_mm._solver.inference import Continuation, _trial
+from sklearn_mm._solver.roles import (
+    Bounds,
+    Inferred,
+    Memory,
+    Step,
+    Trial,
+)
+from sklearn_mm.criteria import Fixed
+
+# The damping is learnt in every update at first, and then in one of eight.
+_FIRST_LESSONS, _LESSON_EVERY = 50, 8
+# A pass of the free phase shrinks its gap some 600 times. One pass less is tried where
+# a gap so many times larger would have passed in a row of batches, some of them asked.
+_SPARE, _PATIENCE, _ASK_EVERY = 3000.0, 16, 4
+# Norms of the matrices, which tell how to infer, are looked at once in so many updates.
+_LOOK_EVERY = 64
+# A gap that a pass does not halve, and that is so small next to the bound, is rounding.
+_ROUNDING = 1e-5
+
+
+@dataclass
+class Workspace:
+    """Memory for batches of one size, filled again by each of them."""
+
+    phases: DifferencePhases
+    x: Array
+    gradient: Array
+    penalty: Array
+    views: tuple[list[Array], list[Array]]
+
+    @classmethod
+    def of(
+        cls, energy: Energy, n_rows: int, n_parameters: int, dtype: Any
+    ) -> Workspace:
+        gradient = np.empty(n_parameters, dtype)
+        return cls(
+            DifferencePhases(energy, n_rows, dtype),
+            np.empty((n_rows, energy.sizes[0]), dtype),
+            gradient,
+            np.empty(energy.n_weights, dtype),
+            unpack(gradient, energy.sizes),
+        )
+
+
+@dataclass
+class MiniBatches:
+    """Infer mini-batches, and learn from each for the next."""
+
+    criterion: Any
+    max_effort: int = 200
+    experience: Experience | None = None
+    free_passes: int = 2
+    clamped_passes: int = 1
+    n_updates: int = 0
+    spared: list[int] = field(default_factory=lambda: [0, 0])  # batches in a row
+    slow: bool = False  # passes did not contract, whatever the norms say
+    continuation: Continuation = field(
+        default_factory=lambda: Continuation(Fixed(), effort=4.0, min_effort=2.0)
+    )
+    workspace: Workspace | None = field(default=None, repr=False, compare=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "workspace": None}
+
+    def __call__(
+        self,
+        problem: ContrastiveProblem,
+        point: Point,
+        rows: Any,
+        memory: Memory,
+        step: Step,
+    ) -> Inferred:
+        if self.n_updates % _LOOK_EVERY == 0:
+            self.slow = point.method != "difference"
+        self.n_updates += 1
+        if not self.slow and not problem.coordinate:
+            inferred = self._difference(problem, point, rows, memory, step)
+            if inferred is not None:
+                return inferred
+            self.slow = True
+        self.continuation = replace(
+            self.continuation,
+            criterion=self.criterion,
+            max_effort=float(self.max_effort),
+            min_effort=float(min(2, self.max_effort)),
+        )
+        if not problem.coordinate:  # whatever the norms are by now
+            point = replace(point, solver="modulus")
+        problem, point = problem.in_precision(point)
+        return self.continuation(problem, point, rows, memory, step)
+
+    def _difference(
+        self,
+        problem: ContrastiveProblem,
+        point: Point,
+        rows: Any,
+        memory: Memory,
+        step: Step,
+    ) -> Inferred | None:
+        """Both phases in difference form; None if their passes do not contract."""
+        network, energy = point.network, problem.energy
+        space = self._space(problem, point, len(rows))
+        batch = problem.gather(rows, space.x)
+        phases = space.phases
+        problem.drive(network, batch.x, out=phases.drive)
+        prescribed = self.criterion.prescribe(memory)
+        deep = energy.n_hidden > 1
+        experience = self.experience if prescribed is None else None
+        if experience is not None:
+            free, clamped, kappa = (
+                self.free_passes,
+                self.clamped_passes,
+                experience.kappa,
+            )
+        else:  # a given effort from a given start, whatever was learnt
+            assert prescribed is not None
+            kappa, free = 1.0, min(round(prescribed), self.max_effort)
+            clamped = clamped_passes(free)
+        free = free if deep else 0
+        lesson = self.n_updates <= _FIRST_LESSONS or self.n_updates % _LESSON_EVERY == 0
+        phases.free(network, free, experience, lesson)
+        first = free, clamped
+        previous = math.inf
+        while True:
+            phases.clamped(network, batch.Y, clamped, kappa)
+            bounds, parts = self._bounds(problem, point, batch, space)
+            effort = float(max(free, clamped))
+            trial = _trial(problem, point, None, bounds, effort, step)
+            trial.latent = parts
+            gap = parts[0] + parts[1]
+            if not math.isfinite(gap) or (gap > 0.5 * previous and not _tiny(trial)):
+                if prescribed is None:
+                    return None
+            satisfied = self.criterion.satisfied(trial, memory)
+            # What no pass can close is rounding, and good enough for any criterion.
+            satisfied = satisfied or (gap > 0.5 * previous and _tiny(trial))
+            capped = not satisfied and max(free, clamped) >= self.max_effort
+            if satisfied or capped or prescribed is not None:
+                break
+            previous = gap
+            free, clamped = self._more(phases, network, trial, parts, free, clamped)
+        if experience is not None:
+            self._adapt(trial, memory, first, (free, clamped), parts)
+            phases.remember_error(experience)
+            if lesson or self.n_updates % _ASK_EVERY == 0:
+                phases.remember_pulls(experience)
+        return Inferred(trial, satisfied, effort, capped=capped)
+
+    def _more(
+        self,
+        phases: DifferencePhases,
+        network: Any,
+        trial: Trial,
+        parts: tuple[float, float],
+        free: int,
+        clamped: int,
+    ) -> tuple[int, int]:
+        """More passes of the phase that is to blame."""
+        free_gap, clamped_gap = parts
+        curved = trial.bounds.gap_curvature > trial.gap
+        deep = phases.energy.n_hidden > 1
+        # Both gaps contain what the free phase leaves.
+        if (
+            deep
+            and 2.0 * free_gap > 0.5 * (free_gap + clamped_gap)
+            and (free < self.max_effort)
+        ):
+            phases.more_free(network)
+            free += 1
+        if (curved or 2.0 * free_gap <= 0.5 * (free_gap + clamped_gap)) and (
+            clamped < self.max_effort
+        ):
+            clamped += 1
+        return free, clamped
+
+    def _adapt(
+        self,
+        trial: Trial,
+        memory: Memory,
+        first: tuple[int, int],
+        made: tuple[int, int],
+        parts: tuple[float, float],
+    ) -> None:
+        """Passes of the next batch."""
+        spared = self.spared
+        if made[0] > first[0]:
+            self.free_passes, spared[0] = min(first[0] + 1, self.max_effort), 0
+        elif self.free_passes > 1 and self.n_updates % _ASK_EVERY == 0:
+            spared[0] = spared[0] + 1 if self._would_do(trial, memory, parts) else 0
+            if spared[0] >= _PATIENCE / _ASK_EVERY:
+                self.free_passes, spared[0] = self.free_passes - 1, 0
+        if made[1] > first[1]:
+            self.clamped_passes, spared[1] = min(first[1] + 1, self.max_effort), 0
+        elif self.clamped_passes > 1:
+            spared[1] += 1
+            if spared[1] >= 2 * _PATIENCE:
+                self.clamped_passes, spared[1] = self.clamped_passes - 1, 0
+
+    def _would_do(
+        self, trial: Trial, memory: Memory, parts: tuple[float, float]
+    ) -> bool:
+        """Whether a free gap many times as large would satisfy the criterion."""
+        wider = trial.bounds.lower - 2.0 * _SPARE * parts[0]
+        known = trial.bounds
+        bounds = Bounds(known.upper, wider, known.gradient, known.gap_curvature)
+        return bool(
+            self.criterion.satisfied(
+                Trial(bounds, trial.effort, None, None, trial.proposal), memory
+            )
+        )
+
+    def _space(self, problem: ContrastiveProblem, point: Point, n: int) -> Workspace:
+        space = self.workspace
+        if (
+            space is None
+            or space.phases.n_rows != n
+            or space.phases.energy != problem.energy
+            or space.phases.dtype != problem.dtype
+        ):
+            size = len(point.theta)
+            space = Workspace.of(problem.energy, n, size, problem.dtype)
+            self.workspace = space
+        if self.experience is None:
+            self.experience = Experience.none(problem.energy)
+        return space
+
+    def _bounds(
+        self, problem: ContrastiveProblem, point: Point, batch: Batch, space: Workspace
+    ) -> tuple[Bounds, tuple[float, float]]:
+        """Bounds of a batch as a whole, and the gaps of its two phases."""
+        phases, share = space.phases, batch.share
+        values = problem.energy.loss.value(phases.output_hat, batch.Y)
+        if np.ndim(share) == 0:
+            weight = float(share)
+
+            def inner(a: Array, b: Array) -> float:
+                return weight * float(np.vdot(a, b))
+
+            loss = weight * float(values.sum())
+        else:
+
+            def inner(a: Array, b: Array) -> float:
+                return float(share @ np.einsum("ij,ij->i", a, b))
+
+            loss = float(share @ values)
+        made = phases.measure(_squares(batch.x, inner, share), inner, loss)
+        phases.gradient(point.network, batch.x, share, space.views)
+        gradient, theta = space.gradient, point.theta
+        penalty = 0.0
+        if problem.alpha:
+            matrices = theta[: problem.energy.n_weights]
+            penalty = problem.penalty(theta)
+            np.multiply(matrices, gradient.dtype.type(problem.alpha), out=space.penalty)
+            gradient[: len(matrices)] += space.penalty
+        gap = float(made.free_gap + made.clamped_gap)
+        upper = float(made.upper)
+        lower = max(upper - gap, 0.0)
+        bounds = Bounds(
+            upper + penalty,
+            min(lower, upper) + penalty,
+            gradient,
+            0.5 * float(made.curvature),
+        )
+        return bounds, (float(made.free_gap), float(made.clamped_gap))
+
+
+def _squares(x: Any, inner: Any, share: Any) -> float:
+    """Weighted mean of the squared norms of rows."""
+    if isinstance(x, np.ndarray):
+        return float(inner(x, x))
+    squares = np.asarray(x.multiply(x).sum(axis=1)).ravel()
+    return float(np.sum(squares * share))
+
+
+def _tiny(trial: Trial) -> bool:
+    return trial.gap <= _ROUNDING * abs(trial.upper)
+
+
+@dataclass
+class FullBatches:
+    """Infer all rows from scratch in every round, with passes learnt from the last one.
+
+    As `DoublingRestart` of the solver, latents are thrown away after use. But rounds
+    resemble each other: the first try is what the last round needed, and one less now
+    and then.
+    """
+
+    criterion: Any
+    max_effort: float = math.inf
+    min_effort: float = 2.0
+    effort: float = 4.0
+    growth: float = 1.5
+    patience: int = 8
+    successes: int = 0
+
+    def __call__(
+        self,
+        problem: ContrastiveProblem,
+        point: Point,
+        batch: Any,
+        memory: Memory,
+        step: Step,
+    ) -> Inferred:
+        prescribed = self.criterion.prescribe(memory)
+        effort = self.effort if prescribed is None else prescribed
+        first, work = effort, 0.0
+        while True:
+            effort = min(effort, self.max_effort)
+            bounds = problem.cold_bounds(point, effort)
+            work += effort
+            trial = _trial(problem, point, None, bounds, effort, step)
+            satisfied = self.criterion.satisfied(trial, memory)
+            capped = not satisfied and effort >= self.max_effort
+            final = not math.isfinite(trial.upper) or capped or satisfied
+            if final or not self.criterion.attainable(trial, memory):
+                if prescribed is None:
+                    self._learn(effort, enough=effort <= first)
+                return Inferred(trial, satisfied, work, capped=capped)
+            effort = max(effort + 1.0, math.floor(effort * self.growth))
+
+    def _learn(self, effort: float, enough: bool) -> None:
+        self.effort = effort
+        self.successes = self.successes + 1 if enough else 0
+        if self.successes >= self.patience:
+            self.successes = 0
+            self.effort = max(self.min_effort, effort - 1.0)

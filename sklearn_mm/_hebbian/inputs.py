@@ -1,0 +1,158 @@
+"""Units of the features: what they are, and rows brought to them as they are read.
+
+Networks are trained on features of mean zero and comparable size, whatever the units of
+X. Rows are converted as they are gathered, a mini-batch or a chunk at a time: there is
+no second copy of X. Fitted weights are brought back to the units of X (`fold_into`).
+
+*Size.* A column is divided by its standard deviation, unless it is one of many of like
+kind, such as the pixels of an image: then all are divided by one number. (The edge of
+an image is nearly constant, and a pixel there that is bright once would dominate.)
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+
+from sklearn_mm._hebbian.energy import Array, unpack
+from sklearn_mm._rows.table import Rows
+
+_CHUNK = 1024
+_SQUARES = 1e15  # largest number whose square is taken in single precision
+_FEW = 256  # rows of a chunk that ranges of columns are taken from
+
+
+@dataclass(frozen=True)
+class Units:
+    """Centre and scale of the features; None where there is nothing to do."""
+
+    centre: Array | None = None
+    scale: Array | None = None
+
+    def astype(self, dtype: Any) -> Units:
+        """The same in the precision of the rows to be converted."""
+        if self.scale is None:
+            return self
+        centre = None if self.centre is None else self.centre.astype(dtype)
+        return Units(centre, self.scale.astype(dtype))
+
+    @functools.cached_property
+    def _factors(self) -> Any:
+        assert self.scale is not None
+        # One number is faster to multiply with than many that are the same.
+        alike = bool(np.all(self.scale == self.scale[0]))
+        return 1.0 / (self.scale[0] if alike else self.scale)
+
+    def convert(self, x: Any) -> Any:
+        """Rows in these units; an array is changed in place, and must be a copy."""
+        if self.scale is None:
+            return x
+        if scipy.sparse.issparse(x):
+            factors = np.broadcast_to(self._factors, self.scale.shape)
+            return x @ scipy.sparse.diags_array(factors)
+        if self.centre is not None:
+            np.subtract(x, self.centre, out=x)
+        return np.multiply(x, self._factors, out=x)
+
+    def fold_into(self, theta: Array, sizes: tuple[int, ...]) -> Array:
+        """Parameters that do to rows of X what `theta` does to converted ones."""
+        if self.scale is None:
+            return theta
+        folded = theta.astype(np.float64)
+        coefs, intercepts = unpack(folded, sizes)
+        coefs[0] /= self.scale[:, None]
+        if self.centre is not None:
+            intercepts[0] -= self.centre @ coefs[0]
+        return folded
+
+    def unfold(self, theta: Array, sizes: tuple[int, ...]) -> Array:
+        """The inverse of `fold_into`."""
+        if self.scale is None:
+            return theta
+        unfolded = theta.astype(np.float64)
+        coefs, intercepts = unpack(unfolded, sizes)
+        if self.centre is not None:
+            intercepts[0] += self.centre @ coefs[0]
+        coefs[0] *= self.scale[:, None]
+        return unfolded
+
+
+NO_UNITS = Units()  # those of X
+
+# Columns are of like kind if there are so many that vary, and at least half of them
+# span nearly the largest range. They are divided by so many times the root mean square
+# of their standard deviations. (Of 1, 2 and 3, the best compromise on validation rows
+# of MNIST, Fashion-MNIST and greyscale CIFAR-10. Centring is worth five points of
+# accuracy on the last, and nothing is lost by it on the others.)
+_MANY_COLUMNS, _NEARLY, _WIDE = 16, 0.9, 2.0
+
+
+def units_of(
+    X: Any,
+    sample_weight: Array,
+    chunk_size: int | None = None,
+    n_jobs: int | None = None,
+) -> Units:
+    """Units of the features, from one pass over X."""
+    total = float(sample_weight.sum())
+    n_features = X.shape[1]
+    sparse = scipy.sparse.issparse(X)
+    if sparse:
+        origin = np.zeros(n_features)
+    else:  # near enough to the mean for sums of squares to keep their digits
+        origin = np.asarray(X[slice(0, 64)], dtype=np.float64).mean(axis=0)
+
+    rows = Rows.of(X, chunk_size or _CHUNK, n_jobs)
+    parts = list(rows.map(_moments, sample_weight, args=(origin, total)))
+    first, second = (sum(part[i] for part in parts) for i in (0, 1))
+    low = np.min([part[2] for part in parts], axis=0)
+    high = np.max([part[3] for part in parts], axis=0)
+    if sparse:
+        first = np.zeros(n_features)
+    spread = np.sqrt(np.maximum(second - first**2, 0.0))
+    span = high - low
+    # Rounding in a column that is constant but for it.
+    constant = spread <= 1e-7 * np.maximum(np.abs(low), np.abs(high))
+    varying = ~(constant | (span <= 0.0))
+    scale = np.where(varying, spread, 1.0)
+    if _are_alike(span[varying]):
+        common = _WIDE * np.sqrt(np.mean(spread[varying] ** 2))
+        scale = np.full(n_features, common)
+    return Units(None if sparse else origin + first, scale)
+
+
+def _are_alike(spans: Array) -> bool:
+    if len(spans) < _MANY_COLUMNS:
+        return False
+    return bool(np.mean(spans >= _NEARLY * spans.max()) >= 0.5)
+
+
+def _moments(X: Any, weight: Array, origin: Array, total: float) -> tuple[Array, ...]:
+    """Weighted first and second moments about the origin, smallest and largest."""
+    share = weight / total
+    kept = share > 0
+    if not kept.all():
+        X, share = X[kept], share[kept]
+    if not X.shape[0]:
+        zero = np.zeros(len(origin))
+        return zero, zero, zero + np.inf, zero - np.inf
+    if scipy.sparse.issparse(X):
+        square = X.multiply(X)
+        second = np.asarray(square.T @ share).ravel()
+        low = np.asarray(X.min(axis=0).todense()).ravel()
+        high = np.asarray(X.max(axis=0).todense()).ravel()
+        return np.zeros(len(origin)), second, low, high
+    # In the precision of X, unless squares may be too large for it: the scale need not
+    # be known to the last digit.
+    dtype = X.dtype if max(X.max(), -X.min()) < _SQUARES else np.float64
+    centred = X - origin.astype(dtype)
+    share = share.astype(dtype)
+    first = (share @ centred).astype(np.float64)
+    few = centred[:: max(1, len(centred) // _FEW)]
+    low, high = few.min(axis=0) + origin, few.max(axis=0) + origin
+    np.square(centred, out=centred)
+    return first, (share @ centred).astype(np.float64), low, high

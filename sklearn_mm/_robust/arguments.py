@@ -1,0 +1,223 @@
+"""Arguments of nonlinear least squares, checked and in the solver's form."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+from joblib import Parallel, delayed
+from scipy.optimize import Bounds
+
+from sklearn_mm._robust.box import Box
+from sklearn_mm._robust.differences import Workers
+from sklearn_mm._rows.validation import check_size
+from sklearn_mm._solver.roles import Array
+from sklearn_mm.kernels import Kernel
+
+# What to say to users of scipy's least_squares.
+_KERNEL_OF_LOSS = {"linear": "quadratic", "huber": "huber", "cauchy": "cauchy"}
+_HINTS = {
+    "f_scale": "its meaning is that of tau",
+    "method": "there is one method, Levenberg-Marquardt; leave it out",
+    "tr_solver": "the linear solver follows the type of the Jacobian; leave it out",
+    "tr_options": "the linear solver follows the type of the Jacobian; leave it out",
+}
+
+
+def refuse_options(function: str, options: dict[str, Any]) -> None:
+    """Raise a TypeError for unknown arguments, with a hint for those of scipy."""
+    if not options:
+        return
+    name, value = next(iter(options.items()))
+    hint = _HINTS.get(name, "")
+    if name == "loss":
+        hint = "robust losses are called kernels, and f_scale is tau"
+        if value in _KERNEL_OF_LOSS:
+            hint += f": use kernel={_KERNEL_OF_LOSS[value]!r}"
+    raise TypeError(
+        f"{function}() got an unexpected keyword argument {name!r}"
+        + (f": {hint}." if hint else ".")
+    )
+
+
+def checked_start(x0: Any) -> Array:
+    """The start as a vector."""
+    x0 = np.atleast_1d(np.asarray(x0))
+    if np.iscomplexobj(x0):
+        raise ValueError("x0 must be real.")
+    x0 = x0.astype(np.float64)
+    if x0.ndim != 1 or x0.size == 0:
+        raise ValueError(f"x0 must have one dimension, got shape {x0.shape}.")
+    if not np.isfinite(x0).all():
+        raise ValueError("x0 contains NaN or infinity.")
+    return x0
+
+
+def checked_bounds(bounds: Any, x0: Array) -> Box | None:
+    """The box of `bounds`, None if it is the whole space."""
+    if isinstance(bounds, Bounds):
+        pair: Any = (bounds.lb, bounds.ub)
+    else:
+        try:
+            pair = tuple(bounds)
+        except TypeError:
+            pair = ()
+        if len(pair) != 2:
+            raise ValueError(
+                "bounds must be a pair of lower and upper bounds or an instance of "
+                f"scipy.optimize.Bounds, got {bounds!r}."
+            )
+    sides = []
+    for name, values in zip(("lower", "upper"), pair, strict=True):
+        values = np.asarray(values, dtype=np.float64)
+        if values.ndim > 1 or values.size not in (1, x0.size):
+            raise ValueError(
+                f"There are {x0.size} parameters, but the {name} bounds have shape "
+                f"{values.shape}."
+            )
+        sides.append(np.broadcast_to(values.ravel(), x0.shape).copy())
+    lower, upper = sides
+    if not np.all(lower < upper):  # nan included
+        raise ValueError(
+            "Each lower bound must be strictly less than each upper bound. Use `fixed` "
+            "to hold parameters at their start."
+        )
+    if np.any((x0 < lower) | (x0 > upper)):
+        k = int(np.argmax((x0 < lower) | (x0 > upper)))
+        raise ValueError(
+            f"x0 is infeasible: entry {k} is {x0[k]:g}, its bounds are {lower[k]:g} "
+            f"and {upper[k]:g}."
+        )
+    if np.isneginf(lower).all() and np.isposinf(upper).all():
+        return None
+    return Box(lower, upper)
+
+
+def checked_mask(name: str, mask: Any, size: int, what: str) -> Any:
+    """A mask of bools, or of indices, as bools; None if it is empty."""
+    if mask is None:
+        return None
+    values = np.asarray(mask)
+    if values.ndim == 1 and values.dtype == bool and values.size == size:
+        chosen = values
+    elif values.ndim == 1 and (
+        values.size == 0
+        or (
+            np.issubdtype(values.dtype, np.integer)
+            and -size <= values.min()
+            and values.max() < size
+        )
+    ):
+        chosen = np.zeros(size, dtype=bool)
+        chosen[values.astype(np.intp)] = True
+    else:
+        raise ValueError(
+            f"{name} must be a mask of {size} booleans or an array of indices, one per "
+            f"{what}, got dtype {values.dtype} and shape {values.shape}."
+        )
+    return chosen if chosen.any() else None
+
+
+def checked_widths(tau: Any, n: int) -> Any:
+    """The kernel's width: a number, or one for each of n residual vectors."""
+    if np.ndim(tau) == 0:
+        check_size("tau", tau)
+        return float(tau)
+    tau = np.asarray(tau, dtype=np.float64)
+    if tau.shape != (n,):
+        raise ValueError(
+            f"tau must be a number or hold one for each of the {n} residual vectors, "
+            f"got shape {tau.shape}."
+        )
+    if not np.all(tau > 0):
+        raise ValueError("All entries of tau must be positive.")
+    check_size("The smallest tau", tau.min())
+    check_size("The largest tau", tau.max())
+    return tau
+
+
+def checked_units(x_scale: Any, n: int) -> Array | None:
+    """Characteristic sizes of the parameters, None to take them from the Jacobian."""
+    if x_scale is None or (isinstance(x_scale, str) and x_scale == "jac"):
+        return None
+    try:
+        unit = np.asarray(x_scale, dtype=np.float64)
+        unit = np.broadcast_to(unit, (n,)).copy()
+    except (TypeError, ValueError):
+        unit = np.full(n, np.nan)
+    if not (np.isfinite(unit).all() and np.all(unit > 0)):
+        raise ValueError(
+            f"x_scale must be 'jac', or positive numbers, one for each of the {n} "
+            f"parameters or one for all, got {x_scale!r}."
+        )
+    return unit
+
+
+def checked_steps(diff_step: Any, n: int) -> Array | None:
+    """Relative steps of finite differences."""
+    if diff_step is None:
+        return None
+    try:
+        steps = np.broadcast_to(np.asarray(diff_step, dtype=np.float64), (n,)).copy()
+    except (TypeError, ValueError):
+        steps = np.zeros(n)
+    if not np.isfinite(steps).all() or np.any(steps == 0.0):
+        raise ValueError(
+            f"diff_step must hold finite numbers other than zero, one for each of the "
+            f"{n} parameters or one for all, got {diff_step!r}."
+        )
+    return steps
+
+
+def checked_sparsity(pattern: Any, shape: tuple[int, int]) -> Any:
+    """The pattern of the Jacobian's entries that need not be zero."""
+    if pattern is None:
+        return None
+    if not scipy.sparse.issparse(pattern):
+        pattern = np.atleast_2d(pattern)
+    if pattern.shape != shape:
+        raise ValueError(
+            f"jac_sparsity must have the shape of the Jacobian, {shape}, got "
+            f"{pattern.shape}."
+        )
+    return scipy.sparse.csr_array(pattern)
+
+
+def checked_workers(workers: Any) -> Workers:
+    """A function like `map`."""
+    if workers is None or workers == 1:
+        return map
+    if callable(workers):
+        return workers
+
+    def mapped(function: Any, points: Iterable[Any]) -> Any:
+        return Parallel(n_jobs=workers)(delayed(function)(point) for point in points)
+
+    return mapped
+
+
+@dataclass(frozen=True, eq=False)
+class WithKnownInliers(Kernel):
+    """A kernel, but the square for residual vectors that are known to be inliers."""
+
+    kernel: Kernel
+    known: Any
+
+    def loss(self, z: Any) -> Array:
+        """Half of z where the inlier is known."""
+        return np.where(self.known, np.asarray(z) / 2, self.kernel.loss(z))
+
+    def weight(self, z: Any) -> Array:
+        """One where the inlier is known."""
+        return np.where(self.known, 1.0, self.kernel.weight(z))
+
+    def penalty(self, u: Any) -> Array:
+        """Zero where the inlier is known."""
+        return np.where(self.known, 0.0, self.kernel.penalty(u))
+
+    def upper_bound(self, z: Any, u: Any) -> Array:
+        """Half of z where the inlier is known."""
+        return np.where(self.known, np.asarray(z) / 2, self.kernel.upper_bound(z, u))

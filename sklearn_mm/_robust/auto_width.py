@@ -1,0 +1,129 @@
+"""The noise scale of a nonlinear problem, and from where to start with it.
+
+Whether residuals are large because x is wrong or because they are outliers' cannot be
+told from the scale alone. So candidates are made: the start, polished with exact
+weights at the scale of its own core, which is the best there is if x0 was good; and a
+ladder of ever narrower kernels, from the median of the start's residuals down, which
+does not depend on x0 being good. Each is judged by the likelihood of its residuals
+under a normal core on a flat background, whose extent is the same for all: that of the
+residuals of the widest fit, and no less than what makes normal residuals normal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.special import gammaln
+
+from sklearn_mm._robust.core import Core, find_core, median_scale
+from sklearn_mm._solver.roles import Array
+
+# Widths of the ladder.
+_RUNGS = [2.0 ** (-k / 2.0) for k in range(7)]
+# The background reaches at least this many scales of the widest fit.
+_LEAST_EXTENT = 6.0
+# Share of the core that is believed.
+_LEAST_SHARE = 0.3
+# Refits with its scale: a few, more while it falls fast, as it does for exact data.
+_REFITS, _MAX_REFITS = 4, 40
+_SETTLED, _FALLING = 0.02, 0.5
+# Scales below this share of the start's are zero: the fit is exact.
+_EXACT_FIT = 1e-9
+# The least scale: squares of it can be computed with.
+_SMALLEST = 1e-60
+
+Solve = Callable[[Any, float, bool], Any]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A point, and the core of its residuals."""
+
+    point: Any
+    core: Core
+
+
+def find_width(
+    solve: Solve, point: Any, d: int, n_parameters: int
+) -> tuple[Candidate, bool]:
+    """The likeliest candidate, and whether the search was interrupted.
+
+    Parameters
+    ----------
+    solve : callable
+        ``solve(point, scale, exact)`` fits with a kernel for a noise scale, with exact
+        weights or by the criterion, and returns a point.
+    point : CallablePoint
+        Where to start.
+    d, n_parameters : int
+        Dimension of residual vectors, number of parameters.
+    """
+    norms = _norms(point)
+    # The median is zero where half of the residuals are.
+    start = median_scale(norms, d) or float(np.sqrt(np.mean(np.square(norms)) / d))
+    floor = max(_EXACT_FIT * start, _SMALLEST)
+    start = max(start, floor)
+
+    def judged(point: Any, scale: float) -> Candidate:
+        core = find_core(_norms(point), d, n_parameters, max(scale, floor))
+        return Candidate(point, Core(max(core.scale, floor), core.share))
+
+    def extent_of(point: Any, scale: float) -> float:
+        return max(float(_norms(point).max()), _LEAST_EXTENT * scale)
+
+    # How good is x0? The likeliest core of its own residuals tells.
+    candidates = [judged(point, start * rung) for rung in _RUNGS]
+    first = _likeliest(candidates, d, n_parameters, extent_of(point, start))
+    candidates = [first]
+    try:
+        scale = first.core.scale
+        candidates.append(judged(solve(point, scale, True), scale))
+        point = solve(point, start, False)
+        widest = max(median_scale(_norms(point), d), floor)
+        extent = extent_of(point, widest)
+        candidates.append(judged(point, widest))
+        for rung in _RUNGS:
+            scale = max(widest * rung, floor)
+            point = solve(point, scale, False)
+            candidates.append(judged(point, scale))
+        best = _likeliest(candidates, d, n_parameters, extent)
+        for k in range(_MAX_REFITS):
+            scale = best.core.scale
+            best = judged(solve(best.point, scale, True), scale)
+            falling = best.core.scale < _FALLING * scale
+            settled = abs(best.core.scale - scale) <= _SETTLED * scale
+            if settled or (k + 1 >= _REFITS and not falling):
+                break
+    except KeyboardInterrupt:
+        if len(candidates) == 1:
+            raise
+        extent = max(extent_of(c.point, c.core.scale) for c in candidates)
+        return _likeliest(candidates, d, n_parameters, extent), True
+    return best, False
+
+
+def _likeliest(
+    candidates: list[Candidate], d: int, n_parameters: int, extent: float
+) -> Candidate:
+    n = len(_norms(candidates[0].point))
+    least = max(_LEAST_SHARE, 2.0 * n_parameters / (d * n))
+    admitted = [c for c in candidates if c.core.share >= least] or candidates
+    return max(admitted, key=lambda c: _log_likelihood(c, d, extent))
+
+
+def _log_likelihood(candidate: Candidate, d: int, extent: float) -> float:
+    """Of a normal core on a background that is uniform in a ball."""
+    norms, core = _norms(candidate.point), candidate.core
+    share = np.clip(core.share, 1e-3, 1.0 - 0.5 / len(norms))
+    log_volume = d / 2 * np.log(np.pi) - gammaln(d / 2 + 1) + d * np.log(extent)
+    log_core = -np.square(norms / core.scale) / 2
+    log_core -= d * np.log(core.scale) + d / 2 * np.log(2.0 * np.pi)
+    terms = np.logaddexp(np.log(share) + log_core, np.log1p(-share) - log_volume)
+    return float(terms.sum())
+
+
+def _norms(point: Any) -> Array:
+    return np.sqrt(np.einsum("ij,ij->i", point.residual, point.residual))

@@ -1,0 +1,348 @@
+"""Robust curve fitting in the manner of `scipy.optimize.curve_fit`."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from numbers import Real
+from typing import Any
+
+import numpy as np
+import scipy.linalg
+from scipy.optimize import Bounds
+from sklearn.utils._param_validation import (
+    HasMethods,
+    Interval,
+    StrOptions,
+    validate_params,
+)
+
+from sklearn_mm._robust.least_squares import robust_least_squares
+from sklearn_mm._rows.validation import check_size
+from sklearn_mm.kernels import KERNELS, get_kernel
+
+# Points beyond this many noise scales are marked as outliers.
+_OUTLIER_SCALES = 3.0
+
+
+@validate_params(
+    {
+        "f": [callable],
+        "absolute_sigma": ["boolean"],
+        "scale": [StrOptions({"auto"}), Interval(Real, 0, None, closed="neither")],
+        "kernel": [
+            StrOptions(set(KERNELS)),
+            HasMethods(["loss", "weight", "penalty", "upper_bound"]),
+        ],
+        "jac": [None, callable, StrOptions({"2-point", "3-point", "cs"})],
+        "check_finite": [None, "boolean"],
+        "nan_policy": [None, StrOptions({"raise", "omit"})],
+        "full_output": ["boolean"],
+    },
+    prefer_skip_nested_validation=True,
+)
+def robust_curve_fit(
+    f,
+    xdata,
+    ydata,
+    p0=None,
+    sigma=None,
+    absolute_sigma=False,
+    *,
+    scale="auto",
+    kernel="smooth_truncated_quadratic",
+    bounds=(-np.inf, np.inf),
+    jac=None,
+    check_finite=None,
+    nan_policy=None,
+    full_output=False,
+    **kwargs,
+):
+    """Fit a function to data, some of which are wrong.
+
+    Calls of :func:`scipy.optimize.curve_fit` work unchanged: the parameters of
+    ``ydata = f(xdata, *parameters) + noise`` are estimated, but outliers in `ydata` are
+    found and left out, instead of spoiling the fit.
+
+    Parameters
+    ----------
+    f : callable
+        The model, ``f(xdata, *parameters)``, which returns one number for each point.
+
+    xdata : array-like or object
+        Where the data were measured, typically of shape (m,) or (k, m).
+
+    ydata : array-like of shape (m,)
+        The data.
+
+    p0 : array-like of shape (n,), default=None
+        Start. By default ones, or values between the bounds, as many as `f` has
+        parameters.
+
+    sigma : float, or array-like of shape (m,) or (m, m), default=None
+        Standard deviations of the errors in `ydata`, or their covariance. Ones by
+        default.
+
+    absolute_sigma : bool, default=False
+        Whether `sigma` is meant absolutely. By default it gives the relative sizes of
+        the errors, and their common factor is estimated.
+
+    scale : float or "auto", default="auto"
+        The common factor: the standard deviation of the errors is ``scale * sigma``,
+        and the kernel's width follows from it. "auto" estimates it together with the
+        parameters; with `absolute_sigma` it is one.
+
+    kernel : str or Kernel, default="smooth_truncated_quadratic"
+        Robust kernel, see :mod:`sklearn_mm.kernels`. With "quadratic" this is
+        `curve_fit`.
+
+    bounds : 2-tuple of array-like or `Bounds`, optional
+        Lower and upper bounds of the parameters; none by default.
+
+    jac : callable or {"2-point", "3-point", "cs"}, default=None
+        Jacobian of the model, ``jac(xdata, *parameters)`` of shape (m, n), or the
+        scheme of finite differences; "2-point" by default.
+
+    check_finite : bool, default=None
+        Whether NaN and infinity in the data raise a ValueError. True by default, False
+        if there is a `nan_policy`.
+
+    nan_policy : {"raise", "omit"}, default=None
+        What to do about NaN in the data: raise a ValueError or leave out the points.
+
+    full_output : bool, default=False
+        Whether `infodict`, `mesg` and `ier` are returned as well.
+
+    **kwargs : dict
+        Further arguments of :func:`robust_least_squares`, such as ``criterion``,
+        ``fixed``, ``known_inliers``, ``x_scale``, ``max_nfev`` or ``ftol``.
+
+    Returns
+    -------
+    popt : ndarray of shape (n,)
+        The parameters.
+
+    pcov : ndarray of shape (n, n)
+        Their estimated covariance. Standard errors are ``np.sqrt(np.diag(pcov))``.
+
+    infodict : dict
+        Only if `full_output` is True: ``nfev`` (number of function calls), ``fvec``
+        (residuals in units of sigma), ``weights`` (confidence in each point, between
+        zero and one), ``outliers`` (mask of points that are more than 3 noise scales
+        off), ``scale`` (the noise scale) and ``result`` (that of
+        `robust_least_squares`). With ``nan_policy="omit"`` they are about the points
+        that were kept.
+
+    mesg : str
+        Only if `full_output` is True: why the fit ended.
+
+    ier : int
+        Only if `full_output` is True: the status, positive.
+
+    Raises
+    ------
+    ValueError
+        If the data contain NaN or infinity, or arguments do not fit together.
+
+    RuntimeError
+        If the fit fails.
+
+    See Also
+    --------
+    robust_least_squares : The optimiser, for residuals of any kind.
+    HalfQuadraticRobustRegressor : Linear models.
+
+    Notes
+    -----
+    With ``scale="auto"`` a minority of points that lie on a curve of their own can win
+    over a majority that does not; inlier shares of 60 % and more are safe where
+    outliers do not agree with each other.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn_mm import robust_curve_fit
+    >>> rng = np.random.default_rng(0)
+    >>> x = np.linspace(0, 4, 60)
+    >>> y = 2.5 * np.exp(-1.3 * x) + 0.5 + 0.05 * rng.normal(size=60)
+    >>> y[::5] += 2.0  # a fault every fifth time
+    >>> def model(x, a, b, c):
+    ...     return a * np.exp(-b * x) + c
+    >>> popt, pcov = robust_curve_fit(model, x, y)
+    >>> bool(np.abs(popt - [2.5, 1.3, 0.5]).max() < 0.1)
+    True
+    >>> *_, info, message, status = robust_curve_fit(model, x, y, full_output=True)
+    >>> np.flatnonzero(info["outliers"])[:4]
+    array([ 0,  5, 10, 15])
+    """
+    p0 = _start(f, p0, bounds)
+    if check_finite is None:
+        check_finite = nan_policy is None
+    xdata, ydata, kept = _data(xdata, ydata, check_finite, nan_policy)
+    model = _Model(f, jac, xdata, ydata, _whitening(sigma, ydata, kept))
+    tau = "auto"
+    if scale != "auto" or absolute_sigma:
+        scale = 1.0 if scale == "auto" else float(scale)
+        check_size("scale", scale)
+        constant = get_kernel(kernel).tuning_constant()
+        tau = constant * scale if np.isfinite(constant) else scale
+    if "maxfev" in kwargs:  # the name that curve_fit has for it
+        kwargs["max_nfev"] = kwargs.pop("maxfev")
+    result = robust_least_squares(
+        model.residual,
+        p0,
+        model.jacobian if callable(jac) else (jac or "2-point"),
+        bounds,
+        kernel=kernel,
+        tau=tau,
+        **kwargs,
+    )
+    if not result.success:
+        raise RuntimeError(f"Optimal parameters not found: {result.message}")
+    pcov = result.covariance(absolute=absolute_sigma)
+    if not full_output:
+        return result.x, pcov
+    noise = result.scale if tau == "auto" else scale
+    info = {
+        "nfev": result.nfev,
+        "fvec": result.fun,
+        "weights": result.weights,
+        "outliers": np.abs(result.fun) > _OUTLIER_SCALES * noise,
+        "scale": noise,
+        "result": result,
+    }
+    return result.x, pcov, info, result.message, result.status
+
+
+def _start(f: Any, p0: Any, bounds: Any) -> Any:
+    """The start, by default as scipy's: ones, or between the bounds."""
+    if p0 is not None:
+        return np.atleast_1d(p0)
+    try:
+        parameters = list(inspect.signature(f).parameters.values())
+    except (TypeError, ValueError):
+        parameters = []
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    names = [p for p in parameters if p.kind in kinds]
+    if len(names) < 2 or any(p.kind is p.VAR_POSITIONAL for p in parameters):
+        raise ValueError(
+            "Unable to determine the number of parameters from the signature of f: "
+            "give p0."
+        )
+    n = len(names) - 1
+    pair = (bounds.lb, bounds.ub) if isinstance(bounds, Bounds) else bounds
+    try:
+        lower, upper = (np.broadcast_to(np.asarray(b, dtype=float), n) for b in pair)
+    except (TypeError, ValueError):
+        return np.ones(n)  # the bounds are wrong, and will be found to be
+    start = np.ones(n)
+    low, high = np.isfinite(lower), np.isfinite(upper)
+    both = low & high
+    start[both] = 0.5 * lower[both] + 0.5 * upper[both]
+    start[low & ~high] = lower[low & ~high] + 1.0
+    start[high & ~low] = upper[high & ~low] - 1.0
+    return start
+
+
+def _data(
+    xdata: Any, ydata: Any, check_finite: bool, nan_policy: str | None
+) -> tuple[Any, Any, Any]:
+    """Data as arrays, and a mask of the points kept, None if all are."""
+    ydata = np.asarray(ydata)
+    if np.iscomplexobj(ydata):
+        raise ValueError("ydata must be real.")
+    ydata = ydata.astype(np.float64)
+    if ydata.size == 0:
+        raise ValueError("ydata must not be empty.")
+    if ydata.ndim != 1:
+        raise ValueError(f"ydata must have one dimension, got shape {ydata.shape}.")
+    if isinstance(xdata, list | tuple | np.ndarray):
+        # Integers would be integers inside f, too.
+        xdata = np.asarray(xdata, dtype=np.float64)
+    numeric = isinstance(xdata, np.ndarray)
+    if check_finite:
+        for name, values in (("xdata", xdata), ("ydata", ydata)):
+            if isinstance(values, np.ndarray) and not np.isfinite(values).all():
+                raise ValueError(
+                    f"{name} contains NaN or infinity. Set nan_policy='omit' to leave "
+                    "out points that are NaN."
+                )
+    if nan_policy is None:
+        return xdata, ydata, None
+    missing = np.isnan(ydata)
+    if numeric and xdata.shape[-1:] == ydata.shape:
+        missing |= np.isnan(xdata).any(axis=tuple(range(xdata.ndim - 1)))
+    if not missing.any():
+        return xdata, ydata, None
+    if nan_policy == "raise":
+        raise ValueError(f"The data contain NaN at {missing.sum()} points.")
+    if missing.all():
+        raise ValueError("The data are NaN at all points.")
+    if not numeric:
+        raise ValueError("nan_policy='omit' needs xdata to be an array.")
+    return xdata[..., ~missing], ydata[~missing], ~missing
+
+
+def _whitening(sigma: Any, ydata: Any, kept: Any) -> Any:
+    """What residuals are divided by: None, numbers, or a Cholesky factor."""
+    if sigma is None:
+        return None
+    sigma = np.asarray(sigma, dtype=np.float64)
+    if sigma.ndim == 0:
+        sigma = np.broadcast_to(sigma, ydata.shape)
+    elif kept is not None:
+        sigma = sigma[kept] if sigma.ndim == 1 else sigma[np.ix_(kept, kept)]
+    if sigma.shape == ydata.shape:
+        if not (np.isfinite(sigma).all() and np.all(sigma > 0)):
+            raise ValueError("All entries of sigma must be positive and finite.")
+        return sigma
+    if sigma.shape == (ydata.size, ydata.size):
+        try:
+            return scipy.linalg.cholesky(sigma, lower=True)
+        except scipy.linalg.LinAlgError:
+            raise ValueError("sigma must be positive definite.") from None
+    raise ValueError(
+        f"sigma must be a number or have shape ({ydata.size},) or ({ydata.size}, "
+        f"{ydata.size}), got {sigma.shape}."
+    )
+
+
+@dataclass(frozen=True)
+class _Model:
+    """Residuals in units of sigma, and their Jacobian."""
+
+    f: Any
+    jac: Any
+    xdata: Any
+    ydata: Any
+    sigma: Any
+
+    def residual(self, p: Any) -> Any:
+        """(f - y) / sigma."""
+        value = self.f(self.xdata, *p)
+        if value is None:
+            raise ValueError("f must return the model's values; it returned None.")
+        value = np.asarray(value)
+        if value.shape != self.ydata.shape and value.ndim > 0:
+            raise ValueError(
+                f"f must return an array of shape {self.ydata.shape}, that of ydata, "
+                f"got {value.shape}."
+            )
+        return self._whitened(value - self.ydata)
+
+    def jacobian(self, p: Any) -> Any:
+        """The model's Jacobian in the same units."""
+        J = np.asarray(self.jac(self.xdata, *p), dtype=np.float64)
+        if J.shape != (self.ydata.size, len(p)):
+            raise ValueError(
+                f"jac must return an array of shape ({self.ydata.size}, {len(p)}), got "
+                f"{J.shape}."
+            )
+        return self._whitened(J)
+
+    def _whitened(self, values: Any) -> Any:
+        if self.sigma is None:
+            return values
+        if self.sigma.ndim == 1:
+            return (values.T / self.sigma).T
+        return scipy.linalg.solve_triangular(self.sigma, values, lower=True)

@@ -1,0 +1,76 @@
+"""Predictions of rows by fits that have not seen them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import clone
+from sklearn.utils import _safe_indexing
+from sklearn.utils.parallel import Parallel, delayed
+
+from sklearn_mm._robust.learner.weighting import fit_weighted
+from sklearn_mm._solver.roles import Array
+
+Split = tuple[NDArray[np.intp], NDArray[np.intp]]  # rows to fit, rows to predict
+
+
+@dataclass(frozen=True)
+class OutOfFold:
+    """A learner that is fitted once per fold, with weights, to any target."""
+
+    estimator: Any
+    X: Any
+    splits: Sequence[Split]
+    n_jobs: int | None = None
+
+    def predict(self, y: Array, weight: Array | None) -> Array:
+        """Prediction of every row by the fit that leaves its fold out."""
+        parts = Parallel(n_jobs=self.n_jobs)(
+            delayed(_fit_predict)(self.estimator, self.X, y, weight, fit, predict)
+            for fit, predict in self.splits
+        )
+        predictions = np.empty(y.shape)
+        for (_, predict), part in zip(self.splits, parts, strict=True):
+            predictions[predict] = np.reshape(part, predictions[predict].shape)
+        return predictions
+
+
+def partition(splits: Sequence[Split], n_samples: int) -> Sequence[Split]:
+    """The splits themselves, if every row is predicted exactly once."""
+    predicted = np.concatenate([predict for _, predict in splits])
+    if not np.array_equal(np.sort(predicted), np.arange(n_samples)):
+        raise ValueError(
+            "cv must be a partition: every row has to be in the test set of exactly "
+            "one split, as with KFold or GroupKFold."
+        )
+    return splits
+
+
+def halves(splits: Sequence[Split]) -> Sequence[Split]:
+    """Two folds in place of several; rows that were together stay together."""
+    tests = [predict for _, predict in splits]
+    middle = len(tests) // 2
+    one, other = (np.concatenate(part) for part in (tests[:middle], tests[middle:]))
+    return [(one, other), (other, one)]
+
+
+def _fit_predict(
+    estimator: Any,
+    X: Any,
+    y: Array,
+    weight: Array | None,
+    fit: NDArray[np.intp],
+    predict: NDArray[np.intp],
+) -> Array:
+    fitted = fit_weighted(
+        clone(estimator),
+        _safe_indexing(X, fit),
+        y[fit],
+        None if weight is None else weight[fit],
+    )
+    prediction: Array = fitted.predict(_safe_indexing(X, predict))
+    return prediction

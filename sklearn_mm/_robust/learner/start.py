@@ -1,0 +1,134 @@
+"""A start for any learner that survives outliers, and the noise around it.
+
+Both know the learner by its out-of-fold predictions only. The constants were chosen on
+functions other than those of examples/benchmarks/robust_anything.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sklearn_mm._robust.learner.out_of_fold import OutOfFold
+from sklearn_mm._robust.learner.scale import by_prediction, core_scale
+from sklearn_mm._solver.roles import Array
+from sklearn_mm.kernels import GemanMcClure
+
+# Rounds of the start, and the first of them in which residuals are measured from those
+# of rows with similar predictions.
+_ROUNDS, _CENTRED_ROUNDS = 4, 2
+# Rows per bin of predictions, and the largest number of bins.
+_PER_BIN, _MAX_BINS = 50, 20
+# The local scale is learnt from residuals of up to this many scales, since outliers
+# say nothing about the noise. Their logarithms are cut off below at this part of a
+# scale: a residual may be as small as it likes by chance.
+_FARTHEST, _NEAREST = 30.0, 0.05
+# Rows that are easy to predict are not judged more strictly than others, and the scale
+# of those that are hard is at most this many times the usual one.
+_LARGEST = 8.0
+# Scales below this part of the targets' size are rounding.
+_RESOLUTION = 1e-12
+
+
+@dataclass(frozen=True)
+class Targets:
+    """Targets with the user's weights; residuals always have two dimensions."""
+
+    y: Array
+    weight: Array
+    weighted: bool  # the user has passed weights
+
+    def times(self, confidence: Array | None) -> Array | None:
+        """Weights to fit with; None if all are one."""
+        if confidence is None:
+            return self.weight if self.weighted else None
+        return self.weight * confidence
+
+    def residual(self, prediction: Array) -> Array:
+        """Residuals of shape (n_samples, n_outputs)."""
+        return (self.y - prediction).reshape(len(self.y), -1)
+
+    @property
+    def resolution(self) -> float:
+        """The smallest scale that is told from zero."""
+        return max(float(np.abs(self.y).max()) * _RESOLUTION, np.finfo(float).tiny)
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Scale of inliers' residuals: one per output, times one per row."""
+
+    scale: Array
+    local: Array
+
+    def squares(self, residual: Array) -> Array:
+        """Squared norms of residuals in units of the scale."""
+        squares: Array = np.square(residual / self.scale).sum(axis=1)
+        return squares / np.square(self.local)
+
+
+def robust_start(learner: OutOfFold, targets: Targets, plain: Array) -> Array:
+    """Out-of-fold predictions of weighted fits that have left the outliers behind.
+
+    Outliers on one side shift a whole fit towards them, so that residuals of inliers
+    are about as large as theirs. Among rows with similar predictions, though, most
+    residuals agree: from their mode, and in units of its width, outliers are far away.
+    That it is the mode of *similar* rows keeps those that are hard to predict, e.g.
+    large ones, from being taken for outliers.
+    """
+    kernel, prediction = GemanMcClure(), plain
+    for number in range(_ROUNDS):
+        residual = targets.residual(prediction)
+        z = np.zeros(len(residual))
+        for r, p in zip(residual.T, prediction.reshape(len(z), -1).T, strict=True):
+            centre, scale = by_prediction(r, p, targets.weight, _PER_BIN, _MAX_BINS)
+            if number >= _CENTRED_ROUNDS:
+                centre = np.zeros_like(centre)
+            scale = np.maximum(scale, targets.resolution)
+            z += np.square((r - centre) / scale) / residual.shape[1]
+        confidence = kernel.weight(z)
+        prediction = learner.predict(targets.y, targets.times(confidence))
+    return prediction
+
+
+def estimate_noise(learner: OutOfFold, targets: Targets, prediction: Array) -> Noise:
+    """Scale of the core of the residuals, local as far as the learner predicts it."""
+    residual = targets.residual(prediction)
+    usual = Noise(_core_scales(residual, targets), np.ones(len(residual)))
+    size = np.sqrt(usual.squares(residual) / residual.shape[1])
+    near = (size < _FARTHEST) & (targets.weight > 0.0)
+    log_size = np.log(np.maximum(size, _NEAREST))
+    expected = learner.predict(log_size, targets.weight * near)
+    local = _local_scale(log_size, expected, targets.weight, near)
+    return Noise(_core_scales(residual / local[:, None], targets), local)
+
+
+def _local_scale(
+    log_size: Array, expected: Array, weight: Array, near: NDArray[np.bool_]
+) -> Array:
+    """Relative scale of rows from the expected logarithm of their residuals.
+
+    Expected out of fold, they are regressed on: a learner that predicts nothing but
+    noise gets a slope of zero, and the scale is the same for all.
+    """
+    w = weight[near] / weight[near].sum()
+    deviation = expected - w @ expected[near]
+    variance = float(w @ np.square(deviation[near]))
+    covariance = float(w @ (deviation[near] * log_size[near]))
+    slope = np.clip(covariance / variance, 0.0, 1.0) if variance > 0.0 else 0.0
+    local: Array = slope * deviation
+    local -= np.median(local[weight > 0.0])
+    return np.clip(np.exp(np.minimum(local, np.log(_LARGEST))), 1.0, None)
+
+
+def _core_scales(residual: Array, targets: Targets) -> Array:
+    """Scale of each output's core; the standard deviation where half are equal."""
+    scales = []
+    for r in residual.T:
+        scale = core_scale(r, targets.weight)
+        if not scale > targets.resolution:
+            scale = float(np.sqrt(np.average(np.square(r), weights=targets.weight)))
+        scales.append(max(scale, targets.resolution))
+    return np.array(scales)

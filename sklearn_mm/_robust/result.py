@@ -1,0 +1,120 @@
+"""What `robust_least_squares` returns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+from scipy.optimize import OptimizeResult
+from scipy.sparse.linalg import LinearOperator
+
+from sklearn_mm._estimator import warn_user
+from sklearn_mm._robust.block_structure import BlockStructure
+from sklearn_mm._robust.covariance import inverse_gram, inverse_symmetric, psi_moments
+from sklearn_mm._robust.schur import SchurPlan, SchurSystem
+from sklearn_mm._robust.systems import weighted_rows
+from sklearn_mm._solver.roles import Array
+from sklearn_mm.kernels import Kernel
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What the covariance needs besides the result's own fields."""
+
+    kernel: Kernel
+    base_kernel: Kernel  # without known inliers
+    tau: Any
+    residual_dim: int
+    structure: BlockStructure | None
+
+
+class RobustLeastSquaresResult(OptimizeResult):
+    """An `OptimizeResult` that knows the covariance of its parameters."""
+
+    def __init__(self, fields: dict[str, Any], fit: Fit) -> None:
+        super().__init__(fields)
+        # Beside the fields, not among them.
+        object.__setattr__(self, "_fit", fit)
+
+    def __reduce__(self) -> Any:
+        return RobustLeastSquaresResult, (dict(self), self._fit)
+
+    def covariance(self, *, absolute: bool = False) -> Any:
+        """Estimated covariance of the parameters at the solution.
+
+        Parameters
+        ----------
+        absolute : bool, default=False
+            Whether residuals are in units of their standard deviations, so that the
+            size of the noise is known. By default it is estimated from the residuals.
+
+        Returns
+        -------
+        covariance : ndarray of shape (n, n)
+            The covariance. Rows and columns of fixed parameters are zero. With a
+            `structure`, a pair: the covariance of the first group, a matrix, and that
+            of each block of the second group, shape (n_second, second_dim, second_dim).
+
+        Notes
+        -----
+        Outliers count by their weights; the size of the noise, and what the kernel
+        loses compared with least squares, are estimated from the residuals that have
+        weight. The formula is that of an M-estimate for noise of the same size
+        everywhere, with Huber's correction for the number of parameters. With the
+        quadratic kernel it is that of :func:`scipy.optimize.curve_fit`. Bounds are not
+        accounted for.
+
+        Where the Jacobian does not have full rank, as in bundle adjustment without a
+        fixed frame of reference, there is a warning, and the result is a
+        pseudo-inverse: it leaves out what is not determined.
+        """
+        fit, weights = self._fit, self.weights
+        residual = self.fun.reshape(-1, fit.residual_dim)
+        root = np.sqrt(weights)
+        if fit.structure is not None:
+            (A, B), right = self.jac, root[:, None] * residual
+            system = SchurSystem(SchurPlan(fit.structure), A, B, right, root)
+            *blocks, undetermined = system.inverse_blocks()
+        else:
+            matrix, undetermined = self._inverse(np.repeat(root, fit.residual_dim))
+            blocks = [matrix]
+        free = ~self.fixed
+        if np.any(undetermined & free[: len(undetermined)]):
+            names = np.flatnonzero(undetermined & free[: len(undetermined)])
+            warn_user(
+                "The Jacobian at the solution does not have full rank: the data do not "
+                f"determine all of the parameters {_listed(names)}. Their covariance "
+                "leaves out what is not determined; fix some of them to have the rest."
+            )
+        moments = psi_moments(fit.kernel, residual, fit.tau)
+        if absolute:
+            # mean(psi**2) / mean(psi')**2 is known, for noise of size one.
+            width = float(np.median(fit.tau))
+            lost = fit.base_kernel.efficiency(width, fit.residual_dim)
+            factor = moments.weight / lost
+        else:
+            factor = moments.factor(int(free.sum()))
+        if not np.isfinite(factor):
+            warn_user(
+                f"There are {moments.count:g} residuals of positive weight for "
+                f"{free.sum()} parameters: their covariance cannot be estimated."
+            )
+        with np.errstate(invalid="ignore"):
+            blocks = [np.where(block == 0.0, 0.0, factor * block) for block in blocks]
+        return blocks[0] if fit.structure is None else tuple(blocks)
+
+    def _inverse(self, root: Array) -> tuple[Array, Any]:
+        J = self.jac
+        if isinstance(J, LinearOperator):
+            J = J @ np.eye(J.shape[1])
+        J = weighted_rows(root, J)
+        if scipy.sparse.issparse(J):
+            return inverse_symmetric((J.T @ J).toarray(), max(J.shape))
+        return inverse_gram(J)
+
+
+def _listed(numbers: Any) -> str:
+    shown = ", ".join(map(str, numbers[:8]))
+    return f"{shown}, ..." if len(numbers) > 8 else shown

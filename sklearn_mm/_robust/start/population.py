@@ -1,0 +1,257 @@
+r"""A population of rows: a plane, the scale of the noise about it, its share of rows.
+
+The residuals of a population are normal, and those of the other rows are taken to be
+spread evenly around the plane, as far as twice the window in which they are counted.
+With N rows within k scales and G in the ring from k to 2 k scales, F and F_2 the normal
+probabilities of the two balls and v the ratio of the volumes of ring and ball,
+
+    C = (v N - G) / (v F - (F_2 - F))        rows of the population
+    B = N - C F                              rows of the background in the window
+    s**2 = (sum of r**2 in the window - B (k s)**2 / (d + 2)) / ((C - q) F m)
+
+for each of d outputs, with m the second moment of the normal law in the window and q
+the parameters that the fit takes up. This is a fixed-point equation for s; it is
+iterated in turn with weighted least squares for the plane.
+
+Residuals of rows that take part in a fit are too small, and those of rows that do not
+are too large. A row of weight u and leverage h = q / C (its mean) has the standard
+deviation s sqrt(1 + l) / (1 + u l) with l = h / (1 - h), by which it is divided. That
+holds for least squares, and for a penalty that is the prior of the coefficients.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+from scipy.stats import chi2
+
+from sklearn_mm._robust.start.whitened import Array, WhitenedRows
+from sklearn_mm.kernels import Kernel
+
+# Window in scales; it holds 95 % of a population with one output.
+_WINDOW = 2.0
+# A population has at least this part of the rows in its window.
+_LEAST_CORE = 0.25
+# Rounds of refit and rescale, and the relative change of scales that ends them.
+_ROUNDS, _SETTLED = 25, 3e-3
+# Parameters that a fit takes up leave at least so many rows, or this part of them
+# where there is a penalty.
+_LEAST_ROWS, _LEAST_PART = 0.5, 1e-6
+
+
+@dataclass(frozen=True)
+class Window:
+    """What the normal law in d dimensions says about the window."""
+
+    square: float  # of its radius in scales
+    probability: float
+    moment: float  # second moment of an output inside
+    volume: float  # of the ring in windows
+    ring: float  # probability of the ring
+
+    @classmethod
+    @functools.lru_cache(maxsize=64)
+    def of(cls, d: int) -> Window:
+        square = float(chi2.ppf(chi2.cdf(_WINDOW**2, 1), d))
+        inside = float(chi2.cdf(square, d))
+        return cls(
+            square,
+            inside,
+            float(chi2.cdf(square, d + 2)) / inside,
+            2.0**d - 1.0,
+            float(chi2.cdf(4.0 * square, d)) - inside,
+        )
+
+    def core(self, inside: Array, ring: Array, total: float) -> tuple[Array, Array]:
+        """Rows of the population, and of the background in its window."""
+        core = self.volume * inside - ring
+        core = core / (self.volume * self.probability - self.ring)
+        background = inside - np.maximum(core, _LEAST_CORE * inside) * self.probability
+        background = np.maximum(background, 0.0)
+        # No more than there are rows within the ring's outer radius.
+        most = np.minimum(inside + ring, total)
+        return np.minimum((inside - background) / self.probability, most), background
+
+
+@dataclass(frozen=True)
+class Populations:
+    """Several of them; all arrays begin with their number."""
+
+    theta: Array  # (c, r, d)
+    scale: Array  # (c, d)
+    share: Array  # (c,)
+    distance: Array  # (c, n) squared distances of rows from the planes, in scales
+
+    def __len__(self) -> int:
+        return len(self.share)
+
+    def __getitem__(self, chosen: Array) -> Populations:
+        return Populations(
+            self.theta[chosen],
+            self.scale[chosen],
+            self.share[chosen],
+            self.distance[chosen],
+        )
+
+    def joined(self, *others: Populations) -> Populations:
+        parts = (self, *others)
+        return Populations(
+            *(
+                np.concatenate([getattr(part, name) for part in parts])
+                for name in ("theta", "scale", "share", "distance")
+            )
+        )
+
+    @classmethod
+    def settle(
+        cls,
+        rows: WhitenedRows,
+        theta: Array,
+        scale: Array,
+        kernel: Kernel,
+        tuning: float,
+    ) -> Populations:
+        """Improve planes and scales in turn until they agree.
+
+        Planes are fitted with a kernel that is `tuning` scales wide.
+        """
+        # As if all rows took part in the fit, until it is known which do.
+        u = np.ones((len(theta), rows.n_rows))
+        spent = np.full(len(theta), rows.effective)
+        first = np.maximum(scale, rows.floor)
+        state = _State.of(rows, theta, u, spent, first).rescaled(5)
+        found = cls(theta.copy(), state.scale, np.zeros(len(theta)), np.empty(u.shape))
+        moving = np.arange(len(theta))
+        for i in range(_ROUNDS):
+            before = state.scale
+            u = kernel.weight(state.distance() / tuning**2)
+            theta = rows.solve(u, theta)
+            state = _State.of(rows, theta, u, rows.spent(u), before).rescaled(2)
+            rest = np.all(np.abs(state.scale - before) <= _SETTLED * before, axis=1)
+            if i == _ROUNDS - 1:
+                rest[:] = True
+            if rest.any():
+                ended, done = moving[rest], state[rest]
+                found.theta[ended], found.scale[ended] = theta[rest], done.scale
+                # Rounded: how weights are summed must not decide between equals.
+                found.share[ended] = np.round(done.core() / rows.n_rows, 9)
+                found.distance[ended] = done.distance()
+                moving, theta, state = moving[~rest], theta[~rest], state[~rest]
+            if not len(moving):
+                break
+        return found
+
+
+@dataclass(frozen=True)
+class _State:
+    """Squared residuals of fits, and the scales by which they are measured."""
+
+    rows: WhitenedRows
+    squares: Array  # (c, d, n)
+    inflation: Array  # (c, n), squared factors that bring them to the noise's size
+    scale: Array  # (c, d)
+
+    @classmethod
+    def of(
+        cls, rows: WhitenedRows, theta: Array, u: Array, spent: Array, scale: Array
+    ) -> _State:
+        """After fits in which rows took part with confidence u."""
+        residual = rows.residuals(theta)
+        taking_part = np.maximum(u @ rows.weight, 1.0)
+        h = np.minimum(spent / taking_part, 1.0 - _LEAST_PART)
+        if rows.ridge is None:
+            h = np.minimum(h, 1.0 - _LEAST_ROWS / taking_part)
+        odds = (h / (1.0 - h))[:, None]
+        inflation = np.square(1.0 + u * odds) / (1.0 + odds)
+        return cls(rows, np.square(residual, out=residual), inflation, scale)
+
+    def __getitem__(self, chosen: Array) -> _State:
+        return _State(
+            self.rows, self.squares[chosen], self.inflation[chosen], self.scale[chosen]
+        )
+
+    def distance(self) -> Array:
+        """Squared distances of rows from the planes, in scales."""
+        if self.scale.shape[1] == 1:
+            z = self.squares[:, 0] / np.square(self.scale)
+        else:
+            z = np.einsum("cdn,cd->cn", self.squares, 1.0 / np.square(self.scale))
+        return np.multiply(z, self.inflation, out=z)
+
+    def core(self) -> Array:
+        """Rows of the populations."""
+        return self._count()[1]
+
+    def _count(self) -> tuple[Array, Array, Array]:
+        window = Window.of(self.scale.shape[1])
+        z, w = self.distance(), self.rows.weight
+        inside = (z <= window.square) * w
+        count = inside.sum(axis=1)
+        ring = (z <= 4.0 * window.square) @ w - count
+        return inside, *window.core(count, ring, float(self.rows.n_rows))
+
+    def rescaled(self, steps: int) -> _State:
+        """Iterate the equation of the scale."""
+        d = self.scale.shape[1]
+        window = Window.of(d)
+        state = self
+        for _ in range(steps):
+            inside, core, background = state._count()
+            inside *= state.inflation
+            if d == 1:
+                total = np.einsum("cn,cn->c", inside, state.squares[:, 0])[:, None]
+            else:
+                total = np.einsum("cn,cdn->cd", inside, state.squares)
+            part = background * window.square / (d + 2.0)
+            total = total - part[:, None] * np.square(state.scale)
+            freedom = core * window.probability * window.moment
+            square = np.maximum(total, 0.0) / np.maximum(freedom, 1e-300)[:, None]
+            scale = np.maximum(np.sqrt(square), self.rows.floor)
+            state = replace(state, scale=scale)
+        return state
+
+
+def refined_scale(
+    sums: Callable[[Callable[[Array, Array], Array]], Array],
+    scale: Array,
+    floor: Array,
+    total: float,
+    n_steps: int = 4,
+) -> Array:
+    """Scales of the population about a plane, from sums over all rows.
+
+    Parameters
+    ----------
+    sums : callable
+        Adds up a function of residuals (n, d) and weights (n,) over all rows.
+    scale, floor : ndarray of shape (d,)
+        A first scale, and what it does not fall below.
+    total : float
+        Sum of all weights.
+    n_steps : int, default=4
+        Number of steps, each of which is one pass over the rows.
+    """
+    d = len(scale)
+    window = Window.of(d)
+    for _ in range(n_steps):
+        current = scale
+
+        def counts(residual: Array, weight: Array, s: Array = current) -> Array:
+            squares = np.square(residual)
+            z = squares @ (1.0 / np.square(s))
+            inside = (z <= window.square) * weight
+            ring = weight @ ((z > window.square) & (z <= 4.0 * window.square))
+            return np.concatenate([[inside.sum(), ring], inside @ squares])
+
+        found = sums(counts)
+        core, background = window.core(found[:1], found[1:2], total)
+        part = background * window.square / (d + 2.0)
+        squares = np.maximum(found[2:] - part * np.square(scale), 0.0)
+        squares = squares / np.maximum(
+            core * window.probability * window.moment, 1e-300
+        )
+        scale = np.maximum(np.sqrt(squares), floor)
+    return scale

@@ -1,0 +1,354 @@
+"""Deciding rows in coordinates in which the design is orthonormal.
+
+Everything that the choice of a plane computes from rows is here, in batches: candidates
+are arrays of shape (n_candidates, n_parameters, n_outputs), and weights of rows have
+shape (n_candidates, n_rows). A weight is a mass: k copies of a row and one row of
+weight k give the same sums, medians and halves.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import scipy.linalg
+import scipy.sparse
+from numpy.typing import NDArray
+from scipy.special import ndtri
+
+# Masses, residuals, masks and indices alike.
+Array = NDArray[Any]
+# Rows whose root mean square standardised entry is larger count as one of this size
+# when the design is whitened: they must not make all others look like rounding.
+_FAR_OUT = 30.0
+# More columns than this are not whitened.
+MAX_WHITENED = 1_000
+# Directions with a smaller share of the largest variance are not determined.
+_RANK_TOLERANCE = 1e-10
+# Normal equations of up to this many parameters are formed and solved in batches; for
+# more, conjugate gradients, which need no more than products with the design.
+_MAX_DIRECT = 64
+_CG_STEPS, _CG_TOLERANCE = 40, 1e-4
+# Median of the absolute value of a standard normal variable.
+NORMAL_MEDIAN = float(ndtri(0.75))
+# Relative to the spread of y, a residual below is rounding: the fit is exact.
+_EXACT = 1e-11
+
+
+def weighted_quantile(values: Array, weight: Array, share: float) -> Array:
+    """Along the last axis, the smallest value with that share of the weight below.
+
+    The mean of the two neighbours where the weight is split exactly there.
+    """
+    order = np.argsort(values, axis=-1, kind="stable")
+    ordered = np.take_along_axis(values, order, axis=-1)
+    mass = np.cumsum(weight[order], axis=-1)
+    goal, rounding = share * mass[..., -1:], 1e-12 * mass[..., -1:]
+    lower = np.argmax(mass >= goal - rounding, axis=-1)[..., None]
+    upper = np.argmax(mass > goal + rounding, axis=-1)[..., None]
+    ends = [np.take_along_axis(ordered, i, axis=-1)[..., 0] for i in (lower, upper)]
+    return ends[0] / 2.0 + ends[1] / 2.0
+
+
+def weighted_median(values: Array, weight: Array) -> Array:
+    """Weighted median along the last axis."""
+    if np.all(weight == weight[0]):
+        return np.median(values, axis=-1)
+    return weighted_quantile(values, weight, 0.5)
+
+
+def rounding_step(y: Array, weight: Array) -> float:
+    """The smallest gap between values of y that several rows share, if most rows do.
+
+    Zero if they do not: y is measured finely, or repeats a few values such as codes.
+    """
+    values, inverse, count = np.unique(y, return_inverse=True, return_counts=True)
+    tied = count > 1
+    if tied.sum() < 2 or weight[tied[inverse]].sum() < 0.5 * weight.sum():
+        return 0.0
+    gaps = np.diff(values[tied])
+    return float(gaps[gaps > 1e-9 * gaps.max()].min())
+
+
+@dataclass(frozen=True)
+class WhitenedRows:
+    """Batched work on candidates; the design is dense and orthonormal.
+
+    Theta in these coordinates: those of the whitened columns, the intercept last.
+    """
+
+    Z: Any  # (n, r); Z' diag(weight) Z = n I but for rows far out
+    Y: Array  # (n, d), every output in its own unit
+    weight: Array  # sums to the number of rows
+    back: Array  # (q, r) maps whitened coefficients to those of the design
+    forth: Array  # (r, q), its pseudo-inverse
+    ridge: Array | None  # (r, r), the penalty
+    unit: Array  # (d,) of the outputs: a robust spread about least squares
+    floor: Array  # (d,) scales are not smaller: rounding of y, or of the arithmetic
+    exact: Array  # (d,) rounding of the arithmetic alone
+    has_intercept: bool
+
+    @classmethod
+    def of(
+        cls, X: Array, Y: Array, weight: Array, penalty: Array, intercept: bool
+    ) -> WhitenedRows:
+        """Whiten rows of standardised columns; `penalty` is that of each column."""
+        n, p = X.shape
+        size = np.sqrt(np.mean(np.square(X), axis=1)) if p else np.zeros(n)
+        tame = weight * np.square(np.minimum(1.0, _FAR_OUT / np.maximum(size, 1e-300)))
+        mean = tame @ X / tame.sum() if intercept else np.zeros(p)
+        centred = X - mean
+        values, vectors = np.linalg.eigh((centred * tame[:, None]).T @ centred / n)
+        keep = values > _RANK_TOLERANCE * max(values.max(initial=0.0), 1e-300)
+        root = np.sqrt(values[keep])
+        inner = vectors[:, keep] / root
+        Z, back, forth = centred @ inner, inner, (vectors[:, keep] * root).T
+        ridge = inner.T @ (penalty[:, None] * inner) if np.any(penalty) else None
+        if intercept:
+            Z = np.hstack([Z, np.ones((n, 1))])
+            back = scipy.linalg.block_diag(back, 1.0)
+            back[-1, :-1] = -mean @ inner
+            forth = scipy.linalg.block_diag(forth, 1.0)
+            forth[-1, :-1] = mean
+            if ridge is not None:
+                ridge = scipy.linalg.block_diag(ridge, 0.0)
+        return cls.scaled(Z, Y, weight, back, forth, ridge, intercept)
+
+    @classmethod
+    def scaled(
+        cls,
+        Z: Any,
+        Y: Array,
+        weight: Array,
+        back: Array,
+        forth: Array,
+        ridge: Array | None,
+        intercept: bool,
+    ) -> WhitenedRows:
+        """Bring each output to the unit of its own residuals."""
+        ones = np.ones(Y.shape[1])
+        raw = cls(Z, Y, weight, back, forth, ridge, ones, ones, ones, intercept)
+        theta = raw.solve(np.ones((1, len(weight))))[0]
+        rounding = _EXACT * np.maximum(weighted_median(np.abs(Y.T), weight), 1.0)
+        step = np.array([rounding_step(y, weight) for y in Y.T])
+        floor = np.maximum(0.5 * step, rounding)
+        middle = weighted_median(np.abs(raw.residuals(theta)[0]), weight)
+        unit = np.maximum(middle / NORMAL_MEDIAN, floor)
+        units = (unit, floor / unit, rounding / unit)
+        return cls(Z, Y / unit, weight, back, forth, ridge, *units, intercept)
+
+    @property
+    def n_rows(self) -> int:
+        return len(self.weight)
+
+    @property
+    def n_parameters(self) -> int:
+        return self.Z.shape[1]
+
+    @property
+    def n_outputs(self) -> int:
+        return self.Y.shape[1]
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether normal equations are formed."""
+        return self.n_parameters <= _MAX_DIRECT
+
+    @cached_property
+    def effective(self) -> float:
+        """Number of parameters that the penalty leaves: the trace of the hat matrix."""
+        if self.ridge is None:
+            return float(self.n_parameters)
+        shrunk = np.linalg.eigvalsh(self.ridge)
+        return float(np.sum(self.n_rows / (self.n_rows + np.maximum(shrunk, 0.0))))
+
+    @property
+    def is_interpolating(self) -> bool:
+        """Whether a penalty is all that keeps a plane from passing through the rows."""
+        return self.ridge is not None and self.effective > 0.5 * self.n_rows
+
+    @cached_property
+    def majority(self) -> float:
+        """Mass of the least majority that outliers cannot imitate.
+
+        As many rows as least trimmed squares takes for the highest breakdown point.
+        """
+        n, r = self.n_rows, self.effective
+        return float(min(n, max(np.floor((n + r + 1.0) / 2.0), r + 2.0)))
+
+    @cached_property
+    def upper(self) -> tuple[Array, Array]:
+        """Indices of an upper triangle."""
+        return np.triu_indices(self.n_parameters)
+
+    @cached_property
+    def products(self) -> Array:
+        """Upper triangles of z_i z_i' for all rows: makes Gram matrices one product."""
+        return self.Z[:, self.upper[0]] * self.Z[:, self.upper[1]]
+
+    def whiten(self, theta: Array) -> Array:
+        """A batch of one from coefficients of the design in the units of y."""
+        return (self.forth @ theta / self.unit)[None]
+
+    def unwhiten(self, theta: Array) -> Array:
+        """Coefficients of the design in the units of y."""
+        return self.back @ theta * self.unit
+
+    def fitted(self, theta: Array) -> Array:
+        """Fitted values, of shape (n_candidates, n_outputs, n_rows)."""
+        c, r, d = theta.shape
+        flat = np.swapaxes(theta, 1, 2).reshape(c * d, r)
+        return (flat @ self.Z.T).reshape(c, d, self.n_rows)
+
+    def gradient(self, values: Array) -> Array:
+        """Products of the design with numbers of shape (c, d, n): (c, r, d)."""
+        c, d, n = values.shape
+        flat = values.reshape(c * d, n) @ self.Z
+        return np.swapaxes(flat.reshape(c, d, self.n_parameters), 1, 2)
+
+    def residuals(self, theta: Array) -> Array:
+        """Residuals, of shape (n_candidates, n_outputs, n_rows)."""
+        fitted = self.fitted(theta if theta.ndim == 3 else theta[None])
+        return np.subtract(self.Y.T, fitted, out=fitted)
+
+    def solve(self, confidence: Array, guess: Array | None = None) -> Array:
+        """Weighted least squares for many weightings of the rows at once."""
+        w = confidence * self.weight
+        if not self.is_direct:
+            return self._conjugate_gradients(w, guess)
+        gram, right = self._normal_equations(w)
+        return _solve(gram, right)
+
+    def spent(self, confidence: Array) -> Array:
+        """Parameters that a weighted fit determines: the trace of its hat matrix."""
+        if self.ridge is None:
+            return np.full(len(confidence), float(self.n_parameters))
+        w = confidence * self.weight
+        if not self.is_direct:
+            return self.effective * w.sum(axis=1) / self.n_rows
+        gram, _ = self._normal_equations(w)
+        return np.trace(_solve(gram, gram - self.ridge), axis1=1, axis2=2)
+
+    def _normal_equations(self, w: Array) -> tuple[Array, Array]:
+        r, upper = self.n_parameters, self.upper
+        gram = np.empty((len(w), r, r))
+        gram[:, upper[0], upper[1]] = gram[:, upper[1], upper[0]] = w @ self.products
+        if self.ridge is not None:
+            gram += self.ridge
+        return gram, self.gradient(w[:, None, :] * self.Y.T)
+
+    def _conjugate_gradients(self, w: Array, guess: Array | None) -> Array:
+        right = self.gradient(w[:, None, :] * self.Y.T)
+        total = np.maximum(w.sum(axis=1), 1e-200)[:, None, None]
+        diagonal = total + (0.0 if self.ridge is None else self._ridge_diagonal)
+        theta = np.zeros_like(right) if guess is None else guess.copy()
+
+        def product(v: Array) -> Array:
+            out = self.gradient(w[:, None, :] * self.fitted(v)) + 1e-9 * total * v
+            return out if self.ridge is None else out + self.ridge_times(v)
+
+        residual = right - product(theta)
+        goal = _CG_TOLERANCE**2 * np.sum(right * right / diagonal, axis=1)
+        step = residual / diagonal
+        square = np.sum(residual * step, axis=1)
+        for _ in range(_CG_STEPS):
+            if np.all(square <= goal):
+                break
+            image = product(step)
+            curvature = np.maximum(np.sum(step * image, axis=1), 1e-300)
+            length = (square / curvature)[:, None, :]
+            theta += length * step
+            residual -= length * image
+            preconditioned = residual / diagonal
+            new = np.sum(residual * preconditioned, axis=1)
+            step *= (new / np.maximum(square, 1e-300))[:, None, :]
+            step += preconditioned
+            square = new
+        return theta
+
+    @property
+    def _ridge_diagonal(self) -> Array:
+        assert self.ridge is not None
+        return np.diag(self.ridge)[:, None]
+
+    def ridge_times(self, v: Array) -> Array:
+        assert self.ridge is not None
+        return self.ridge @ v
+
+
+@dataclass(frozen=True)
+class WideRows(WhitenedRows):
+    """Rows with too many columns to whiten; the design may be sparse.
+
+    Theta is that of the design, and `ridge` holds the penalties of its columns.
+    """
+
+    @classmethod
+    def of(
+        cls, X: Any, Y: Array, weight: Array, penalty: Array, intercept: bool
+    ) -> WhitenedRows:
+        if intercept:
+            ones = np.ones((X.shape[0], 1))
+            if scipy.sparse.issparse(X):
+                X = scipy.sparse.hstack([X, ones], format="csr")
+            else:
+                X = np.hstack([X, ones])
+            penalty = np.append(penalty, 0.0)
+        none = np.empty((0, 0))
+        return cls.scaled(X, Y, weight, none, none, penalty, intercept)
+
+    @property
+    def is_direct(self) -> bool:
+        return False
+
+    @cached_property
+    def effective(self) -> float:
+        """Estimated from products of the hat matrix with random signs."""
+        n, q = self.Z.shape
+        signs = np.random.default_rng(0).choice([-1.0, 1.0], size=(4, 1, n))
+        probe = WideRows(
+            *(self.Z, signs[:, 0].T, self.weight, self.back, self.forth, self.ridge),
+            *(np.ones(4), np.ones(4), np.ones(4), self.has_intercept),
+        )
+        fitted = probe.fitted(probe.solve(np.ones((1, n))))[0]
+        trace = float(np.mean(np.sum(fitted * signs[:, 0], axis=1)))
+        return float(np.clip(trace, 1.0, min(n, q)))
+
+    def whiten(self, theta: Array) -> Array:
+        return (theta / self.unit)[None]
+
+    def unwhiten(self, theta: Array) -> Array:
+        return theta * self.unit
+
+    def fitted(self, theta: Array) -> Array:
+        c, r, d = theta.shape
+        flat = np.swapaxes(theta, 1, 2).reshape(c * d, r)
+        return np.ascontiguousarray((self.Z @ flat.T).T).reshape(c, d, self.n_rows)
+
+    def gradient(self, values: Array) -> Array:
+        c, d, n = values.shape
+        flat = (self.Z.T @ values.reshape(c * d, n).T).T
+        return np.swapaxes(flat.reshape(c, d, self.n_parameters), 1, 2)
+
+    @property
+    def _ridge_diagonal(self) -> Array:
+        assert self.ridge is not None
+        return self.ridge[:, None]
+
+    def ridge_times(self, v: Array) -> Array:
+        return self._ridge_diagonal * v
+
+
+def _solve(gram: Array, right: Array) -> Array:
+    """Batched solve; directions that a weighting leaves open get nothing.
+
+    In whitened coordinates a relative ridge of 1e-9 does not show where the rows
+    determine the plane, and picks the smallest one where they do not (dummy columns).
+    """
+    r = gram.shape[-1]
+    trace = np.trace(gram, axis1=1, axis2=2)
+    diagonal = np.arange(r)
+    gram[:, diagonal, diagonal] += (1e-9 / max(r, 1) * trace + 1e-200)[:, None]
+    return np.linalg.solve(gram, right)

@@ -1,0 +1,233 @@
+r"""Losses of a network's output, for contrastive Hebbian learning.
+
+A loss :math:`\ell(f; y)` is convex in the output f, non-negative and smooth. Three
+things are asked of it::
+
+    value      l(f; y), row by row
+    descent    -dl/df, which takes the place of the error y - f of the squared loss
+    curvature  a bound of its second derivative: 1 for the squared loss
+
+The conjugate function, which the dual energy contains, is never needed: with the
+multiplier ``descent(f, y)`` on the output, the inequality of Fenchel and Young is an
+equality, so that the loss adds nothing to the duality gap.
+
+To use a loss of your own, derive from `Loss`, define the three and pass the object as
+``loss`` to an estimator.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from numbers import Real
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["LOSSES", "Huber", "LogLoss", "Loss", "SquaredError", "get_loss"]
+
+Array = NDArray[np.floating[Any]]
+
+
+class Loss:
+    """Base class of the losses.
+
+    Targets are rows of numbers: standardised ones for a regressor, class indicators
+    for a classifier.
+
+    Examples
+    --------
+    The loss log cosh(f - y), summed over outputs:
+
+    >>> import numpy as np
+    >>> from sklearn_mm.losses import Loss
+    >>> class LogCosh(Loss):
+    ...     curvature = 1.0
+    ...     def value(self, output, target):
+    ...         error = output - target
+    ...         return np.sum(np.logaddexp(error, -error) - np.log(2), axis=1)
+    ...     def descent(self, output, target, out=None):
+    ...         return np.tanh(np.subtract(target, output, out=out), out=out)
+    """
+
+    curvature: ClassVar[float] = 1.0
+
+    def value(self, output: Array, target: Array) -> Array:
+        """Loss of every row, non-negative.
+
+        Parameters
+        ----------
+        output, target : ndarray of shape (n_samples, n_outputs)
+            Outputs of the network and targets.
+
+        Returns
+        -------
+        loss : ndarray of shape (n_samples,)
+            Values.
+        """
+        raise NotImplementedError
+
+    def descent(self, output: Array, target: Array, out: Array | None = None) -> Array:
+        """Minus the gradient of the loss in the output.
+
+        Parameters
+        ----------
+        output, target : ndarray of shape (n_samples, n_outputs)
+            Outputs of the network and targets.
+
+        out : ndarray of shape (n_samples, n_outputs), default=None
+            Where to put the result.
+
+        Returns
+        -------
+        descent : ndarray of shape (n_samples, n_outputs)
+            The array `out`, if given.
+        """
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class SquaredError(Loss):
+    r"""Half the squared error, :math:`\|f - y\|^2 / 2`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn_mm.losses import SquaredError
+    >>> SquaredError().value(np.array([[1.0, 3.0]]), np.array([[0.0, 1.0]]))
+    array([2.5])
+    """
+
+    def value(self, output: Array, target: Array) -> Array:
+        """Loss of every row."""
+        error = output - target
+        value: Array = 0.5 * np.einsum("ij,ij->i", error, error)
+        return value
+
+    def descent(self, output: Array, target: Array, out: Array | None = None) -> Array:
+        """The error itself."""
+        return np.subtract(target, output, out=out)
+
+
+@dataclass(frozen=True)
+class Huber(Loss):
+    """Squared error up to a width, linear beyond it, output by output.
+
+    Parameters
+    ----------
+    width : float, default=1.35
+        Largest error that counts in full, in the units in which the network is
+        trained. Estimators choose it from their own parameters.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn_mm.losses import Huber
+    >>> Huber(width=1.0).value(np.array([[0.5], [3.0]]), np.zeros((2, 1)))
+    array([0.125, 2.5  ])
+    """
+
+    width: float = 1.35
+
+    def __post_init__(self) -> None:
+        width = self.width
+        if not (isinstance(width, Real) and 0.0 < float(width) < float("inf")):
+            raise ValueError(f"Huber: width must be a positive number, got {width!r}.")
+
+    def value(self, output: Array, target: Array) -> Array:
+        """Loss of every row."""
+        error = np.abs(output - target)
+        inner = np.minimum(error, output.dtype.type(self.width))
+        value: Array = np.einsum("ij,ij->i", inner, error - 0.5 * inner)
+        return value
+
+    def descent(self, output: Array, target: Array, out: Array | None = None) -> Array:
+        """The error, clipped."""
+        error = np.subtract(target, output, out=out)
+        return np.clip(error, -self.width, self.width, out=error)
+
+
+@dataclass(frozen=True)
+class LogLoss(Loss):
+    """Cross-entropy of class probabilities, the softmax of the outputs.
+
+    Targets are class indicators, or probabilities that sum to one.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn_mm.losses import LogLoss
+    >>> LogLoss().value(np.zeros((1, 4)), np.array([[1.0, 0.0, 0.0, 0.0]])).round(3)
+    array([1.386])
+    """
+
+    curvature: ClassVar[float] = 0.5
+
+    def value(self, output: Array, target: Array) -> Array:
+        """Loss of every row."""
+        shifted = _shifted(output)
+        log_sum = np.log(np.exp(shifted).sum(axis=0))
+        # A sum of two non-negative numbers where targets sum to one.
+        value: Array = log_sum - np.einsum("ij,ji->i", target, shifted)
+        return value
+
+    def descent(self, output: Array, target: Array, out: Array | None = None) -> Array:
+        """Targets minus probabilities."""
+        return np.subtract(target, softmax(output), out=out)
+
+
+def softmax(output: Array) -> Array:
+    """Class probabilities of outputs: never nan, whatever their size."""
+    probability = _shifted(output)
+    np.exp(probability, out=probability)
+    probability /= probability.sum(axis=0)
+    return probability.T
+
+
+def _shifted(output: Array) -> Array:
+    """Outputs minus the largest of their row, transposed: reductions are faster so."""
+    columns = np.array(output.T, order="C")
+    columns -= columns.max(axis=0)
+    return columns
+
+
+#: Losses by the names that the estimators accept.
+LOSSES: dict[str, Loss] = {
+    "huber": Huber(),
+    "log_loss": LogLoss(),
+    "squared_error": SquaredError(),
+}
+
+
+def get_loss(loss: str | Loss) -> Loss:
+    """Loss of a name, or the object itself.
+
+    Parameters
+    ----------
+    loss : str or Loss
+        A key of `LOSSES`, or any object with `value`, `descent` and `curvature`.
+
+    Returns
+    -------
+    loss : Loss
+        The object.
+
+    Examples
+    --------
+    >>> from sklearn_mm.losses import get_loss
+    >>> get_loss("log_loss").curvature
+    0.5
+    """
+    if isinstance(loss, type):
+        raise ValueError(
+            f"loss must be a string or an object, got the class {loss.__name__}; "
+            f"pass {loss.__name__}() instead."
+        )
+    if not isinstance(loss, str):
+        return loss
+    try:
+        return LOSSES[loss]
+    except KeyError:
+        raise ValueError(
+            f"Unknown loss {loss!r}; known are {sorted(LOSSES)}."
+        ) from None

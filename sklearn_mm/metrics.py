@@ -1,0 +1,363 @@
+"""Scores that outliers in the test data do not decide.
+
+Where training data have outliers, validation folds have them, too, and a mean of
+squares is decided by the rows that no model should predict. A *bounded* loss is not,
+but it needs to know which residuals are large: a scale. It has to be one scale for all
+models that are compared. In units of its own scale every model looks alike, and the one
+with the largest scale is forgiven most.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.stats import chi
+from sklearn.metrics import make_scorer
+from sklearn.pipeline import Pipeline
+from sklearn.utils.validation import (
+    _check_sample_weight,
+    check_array,
+    check_consistent_length,
+    check_is_fitted,
+)
+
+from sklearn_mm.kernels import Kernel, get_kernel
+
+__all__ = ["bounded_loss", "robust_r2_score", "robust_scorer"]
+
+Array = NDArray[np.float64]
+
+# A normal law's median distance from its centre, in standard deviations.
+_QUARTILE = 0.6744897501960817
+# Points of the midpoint rule for expectations under a normal law.
+_N_POINTS = 4000
+
+
+def bounded_loss(
+    y_true: ArrayLike,
+    y_pred: ArrayLike,
+    *,
+    scale: float | ArrayLike,
+    sample_weight: ArrayLike | None = None,
+    kernel: str | Kernel = "smooth_truncated_quadratic",
+    tuning: float | None = None,
+) -> float:
+    """Mean of a bounded loss of residuals, between zero and one.
+
+    The loss is quadratic for residuals that are small compared with the scale, and
+    one for those beyond `tuning` scales: outliers count, but all the same.
+
+    Parameters
+    ----------
+    y_true : array-like of shape (n_samples,) or (n_samples, n_outputs)
+        Targets.
+
+    y_pred : array-like of shape (n_samples,) or (n_samples, n_outputs)
+        Predictions.
+
+    scale : float or array-like of shape (n_outputs,)
+        Standard deviation of the inliers' noise, positive. Models can be compared only
+        with the same scale for all.
+
+    sample_weight : array-like of shape (n_samples,), default=None
+        Weights of the rows.
+
+    kernel : str or Kernel, default="smooth_truncated_quadratic"
+        A bounded kernel of :mod:`sklearn_mm.kernels`: "smooth_truncated_quadratic",
+        "geman_mcclure", "welsch" or "tukey".
+
+    tuning : float, default=None
+        Width of the kernel in units of the scale, positive. None is the width that
+        gives 95 % efficiency under Gaussian noise, for the number of outputs at hand.
+
+    Returns
+    -------
+    loss : float
+        Zero if all predictions are right, one if all are far off.
+
+    See Also
+    --------
+    robust_scorer : The same as a scorer, for searches.
+
+    Examples
+    --------
+    >>> from sklearn_mm.metrics import bounded_loss
+    >>> y_true = [1.0, 2.0, 3.0, 999.0]
+    >>> bounded_loss(y_true, [1.0, 2.0, 3.0, 4.0], scale=0.5)
+    0.25
+    >>> bounded_loss(y_true, [250.0, 250.0, 250.0, 250.0], scale=0.5)
+    1.0
+    """
+    true, pred, weight = _check(y_true, y_pred, sample_weight)
+    z, resolved, _ = _squares(true - pred, scale, kernel, tuning)
+    largest = _largest_loss(resolved)
+    return float(np.average(resolved.loss(z), weights=weight) / largest)
+
+
+def robust_r2_score(
+    y_true: ArrayLike,
+    y_pred: ArrayLike,
+    *,
+    sample_weight: ArrayLike | None = None,
+    multioutput: str | ArrayLike = "uniform_average",
+    scale: float | ArrayLike | None = None,
+    kernel: str | Kernel = "smooth_truncated_quadratic",
+    tuning: float | None = None,
+) -> float | Array:
+    r"""Share of the variance that is explained, for rows that are no outliers.
+
+    The coefficient of determination with a weight for each row, which falls with the
+    size of its residual. Weighting makes residuals look smaller than they are; with
+    :math:`a = E w / E w r^2` under Gaussian noise, as proposed in [1]_, it is
+
+    .. math:: R^2 = 1 - a \, \frac{\sum w r^2}
+              {\sum w (y - \bar y_w)^2 + (a - 1) \sum w r^2}
+
+    Parameters
+    ----------
+    y_true : array-like of shape (n_samples,) or (n_samples, n_outputs)
+        Targets.
+
+    y_pred : array-like of shape (n_samples,) or (n_samples, n_outputs)
+        Predictions.
+
+    sample_weight : array-like of shape (n_samples,), default=None
+        Weights of the rows.
+
+    multioutput : {"raw_values", "uniform_average"}, default="uniform_average"
+        Whether to return one score per output or their mean.
+
+    scale : float or array-like of shape (n_outputs,), default=None
+        Standard deviation of the inliers' noise, positive. None takes it from the
+        median size of these residuals.
+
+    kernel : str or Kernel, default="smooth_truncated_quadratic"
+        Kernel of :mod:`sklearn_mm.kernels` that gives the weights. With "quadratic"
+        the score is that of :func:`sklearn.metrics.r2_score`.
+
+    tuning : float, default=None
+        Width of the kernel in units of the scale, positive. None is the width that
+        gives 95 % efficiency under Gaussian noise.
+
+    Returns
+    -------
+    score : float or ndarray of shape (n_outputs,)
+        One if inliers are predicted exactly; nan if there are none.
+
+    See Also
+    --------
+    bounded_loss : For comparing models; it minds how many rows are far off.
+
+    Notes
+    -----
+    The score describes one fit. It says nothing about rows that the model declares to
+    be outliers, so that it should not choose between models: use `robust_scorer`.
+
+    References
+    ----------
+    .. [1] O. Renaud and M.-P. Victoria-Feser, "A robust coefficient of determination
+       for regression", Journal of Statistical Planning and Inference 140 (2010).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn.metrics import r2_score
+    >>> from sklearn_mm.metrics import robust_r2_score
+    >>> rng = np.random.default_rng(0)
+    >>> y_pred = rng.normal(size=1000)
+    >>> y_true = y_pred + 0.5 * rng.normal(size=1000)  # explains 80 %
+    >>> y_true[:100] += 50.0
+    >>> round(robust_r2_score(y_true, y_pred), 1)
+    0.8
+    >>> round(r2_score(y_true, y_pred), 1)
+    -0.1
+    """
+    if not (isinstance(multioutput, str) and multioutput in _MULTIOUTPUT):
+        raise ValueError(
+            f"multioutput must be one of {_MULTIOUTPUT}, got {multioutput!r}."
+        )
+    true, pred, weight = _check(y_true, y_pred, sample_weight)
+    residual = true - pred
+    if scale is None:
+        scale = _median_scale(residual, weight)
+    z, resolved, width = _squares(residual, scale, kernel, tuning)
+    confidence = weight * resolved.weight(z)
+    if not np.any(confidence > 0.0):
+        scores = np.full(true.shape[1], np.nan)
+    else:
+        mean = np.average(true, axis=0, weights=confidence)
+        left = confidence @ np.square(residual)
+        total = confidence @ np.square(true - mean)
+        a = _consistency(resolved, width, true.shape[1])
+        with np.errstate(divide="ignore", invalid="ignore"):
+            scores = 1.0 - a * left / (total + (a - 1.0) * left)
+        scores[left == 0.0] = 1.0
+    return scores if multioutput == "raw_values" else float(np.mean(scores))
+
+
+def robust_scorer(
+    reference: Any,
+    *,
+    kernel: str | Kernel = "smooth_truncated_quadratic",
+    tuning: float | None = None,
+) -> Any:
+    """Scorer for data with outliers: the negative `bounded_loss` at one scale.
+
+    Parameters
+    ----------
+    reference : float, array-like of shape (n_outputs,) or fitted estimator
+        Gives the scale that all models are judged with: the scale itself, or a fitted
+        robust model (a pipeline or a search that ends in one), whose `scale_` it is.
+
+    kernel : str or Kernel, default="smooth_truncated_quadratic"
+        A bounded kernel, see `bounded_loss`.
+
+    tuning : float, default=None
+        Width of the kernel in units of the scale, see `bounded_loss`.
+
+    Returns
+    -------
+    scorer : callable
+        For ``scoring=`` in searches and in :func:`~sklearn.model_selection.\
+cross_validate`; takes `sample_weight` and several outputs.
+
+    See Also
+    --------
+    bounded_loss : The loss itself.
+
+    Notes
+    -----
+    The reference need not be a good model, but its scale should be about that of the
+    noise. A scale a few times too large or too small seldom changes the choice.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn.model_selection import GridSearchCV
+    >>> from sklearn_mm import HalfQuadraticRobustRegressor
+    >>> from sklearn_mm.metrics import robust_scorer
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(200, 5))
+    >>> y = X @ [1.0, 2.0, 0.0, 0.0, 0.0] + 0.1 * rng.normal(size=200)
+    >>> y[::5] = 100.0
+    >>> model = HalfQuadraticRobustRegressor(random_state=0)
+    >>> search = GridSearchCV(
+    ...     model,
+    ...     {"alpha": [0.1, 1e4]},
+    ...     scoring=robust_scorer(model.fit(X, y)),
+    ... )
+    >>> search.fit(X, y).best_params_
+    {'alpha': 0.1}
+    """
+    scale = _check_scale(_reference_scale(reference))
+    resolved = get_kernel(kernel)
+    _largest_loss(resolved)
+    return make_scorer(
+        bounded_loss,
+        greater_is_better=False,
+        scale=scale if len(scale) > 1 else float(scale[0]),
+        kernel=resolved,
+        tuning=tuning,
+    )
+
+
+_MULTIOUTPUT = ("raw_values", "uniform_average")
+
+
+def _check(
+    y_true: ArrayLike, y_pred: ArrayLike, sample_weight: ArrayLike | None
+) -> tuple[Array, Array, Array]:
+    """Targets and predictions with two dimensions, and weights."""
+    check_consistent_length(y_true, y_pred, sample_weight)
+    true, pred = (
+        check_array(y, ensure_2d=False, dtype=np.float64, input_name=name)
+        for y, name in ((y_true, "y_true"), (y_pred, "y_pred"))
+    )
+    true, pred = (y.reshape(len(y), -1) for y in (true, pred))
+    if true.shape != pred.shape:
+        raise ValueError(
+            f"y_true and y_pred have different number of output "
+            f"({true.shape[1]}!={pred.shape[1]})"
+        )
+    weight = _check_sample_weight(
+        sample_weight, true, dtype=np.float64, ensure_non_negative=True
+    )
+    return true, pred, weight
+
+
+def _check_scale(scale: Any) -> Array:
+    """Scales as a vector of positive, finite numbers."""
+    scales = np.atleast_1d(np.asarray(scale, dtype=np.float64))
+    if scales.ndim > 1 or not (np.isfinite(scales).all() and (scales > 0).all()):
+        raise ValueError(f"scale must be positive and finite, got {scale!r}.")
+    return scales
+
+
+def _squares(
+    residual: Array,
+    scale: float | ArrayLike,
+    kernel: str | Kernel,
+    tuning: float | None,
+) -> tuple[Array, Kernel, float]:
+    """Squared residual norms in widths of the kernel, the kernel, and its width."""
+    scales, d = _check_scale(scale), residual.shape[1]
+    if len(scales) not in (1, d):
+        raise ValueError(f"scale has {len(scales)} values for {d} outputs.")
+    resolved = get_kernel(kernel)
+    width = resolved.tuning_constant(d) if tuning is None else float(tuning)
+    if not width > 0:
+        raise ValueError(f"tuning must be positive, got {tuning!r}.")
+    if not np.isfinite(width):  # the quadratic kernel: any width will do
+        width = 1.0
+    with np.errstate(over="ignore"):
+        z: Array = np.square(residual / (width * scales)).sum(axis=1)
+    return z, resolved, width
+
+
+def _largest_loss(kernel: Kernel) -> float:
+    """Loss of a residual that is far off; an error if there is no limit."""
+    far, farther = (float(kernel.loss(z)) for z in (1e100, 1e200))
+    if not (np.isfinite(farther) and farther <= far * (1.0 + 1e-6)):
+        raise ValueError(
+            f"kernel must be bounded, got {kernel!r}. Use e.g. "
+            '"smooth_truncated_quadratic" or "tukey".'
+        )
+    return far
+
+
+def _median_scale(residual: Array, weight: Array) -> Array:
+    """Scale of a normal law with the same weighted median of absolute residuals."""
+    scales = []
+    for r in np.abs(residual).T:
+        order = np.argsort(r)
+        mass = np.cumsum(weight[order])
+        scales.append(r[order][np.searchsorted(mass, mass[-1] / 2.0)] / _QUARTILE)
+    # Residuals of zero are inliers at any scale.
+    return np.maximum(scales, np.finfo(float).tiny ** 0.25)
+
+
+def _consistency(kernel: Kernel, width: float, d: int) -> float:
+    """E w / E w r**2 of a normal law, for one of d outputs."""
+    probabilities = (np.arange(_N_POINTS) + 0.5) / _N_POINTS
+    squares = np.square(chi.ppf(probabilities, d))
+    w = kernel.weight(squares / width**2)
+    # The mean of the squares in place of d: the rule is then exact for weights of one.
+    return float(w.mean() * squares.mean() / (w @ squares / _N_POINTS))
+
+
+def _reference_scale(reference: Any) -> Any:
+    """The scale that a reference gives."""
+    if not hasattr(reference, "fit"):
+        return reference
+    check_is_fitted(reference)
+    reference = getattr(reference, "best_estimator_", reference)
+    if isinstance(reference, Pipeline):
+        reference = reference[-1]
+    if not hasattr(reference, "scale_"):
+        raise ValueError(
+            f"{type(reference).__name__} has no scale_: pass a robust model such as "
+            "HalfQuadraticRobustRegressor, or the scale itself."
+        )
+    return reference.scale_

@@ -1,0 +1,282 @@
+"""Losses, units of features, and what estimators make of them."""
+
+import numpy as np
+import pytest
+import scipy.sparse
+from numpy.testing import assert_allclose, assert_array_equal
+from reference import LOSSES
+from sklearn.datasets import load_breast_cancer, load_digits, load_wine, make_friedman1
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.metrics import log_loss
+from sklearn.preprocessing import StandardScaler
+
+from sklearn_mm import ContrastiveHebbianClassifier, ContrastiveHebbianRegressor
+from sklearn_mm._hebbian.estimators import project_to_simplex
+from sklearn_mm._hebbian.inputs import units_of
+from sklearn_mm.losses import Huber, LogLoss, Loss, SquaredError, get_loss, softmax
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.*did not converge:sklearn.exceptions.ConvergenceWarning"
+)
+
+
+def rows(name, n=50, seed=0):
+    rng = np.random.default_rng(seed)
+    output = 2.0 * rng.normal(size=(n, 3))
+    if name == "log_loss":
+        return output, rng.dirichlet(np.ones(3), size=n)
+    return output, rng.normal(size=(n, 3))
+
+
+@pytest.mark.parametrize("name", sorted(LOSSES))
+class TestLosses:
+    def test_descent_is_minus_the_gradient(self, name):
+        loss = LOSSES[name]
+        output, target = rows(name)
+        descent = loss.descent(output, target)
+        for j in range(3):
+            step = np.zeros(3)
+            step[j] = 1e-6
+            ahead, behind = (loss.value(output + s * step, target) for s in (1.0, -1.0))
+            assert_allclose(descent[:, j], (behind - ahead) / 2e-6, atol=1e-8)
+        out = np.empty_like(output)
+        assert loss.descent(output, target, out=out) is out
+        assert_array_equal(out, descent)
+
+    def test_convex_non_negative_and_no_more_curved_than_it_says(self, name):
+        loss = LOSSES[name]
+        (f, y), (g, _) = rows(name), rows(name, seed=1)
+        assert np.all(loss.value(f, y) >= 0.0)
+        below = loss.value(f, y) - np.sum(loss.descent(f, y) * (g - f), axis=1)
+        gain = loss.value(g, y) - below
+        assert np.all(gain >= -1e-12)
+        square = np.sum((g - f) ** 2, axis=1)
+        assert np.all(gain <= 0.5 * loss.curvature * square + 1e-12)
+
+    def test_single_precision_is_kept(self, name):
+        output, target = (a.astype(np.float32) for a in rows(name))
+        assert LOSSES[name].value(output, target).dtype == np.float32
+        assert LOSSES[name].descent(output, target).dtype == np.float32
+
+
+def test_huge_outputs():
+    huge = np.array([[1e30, -1e30, 0.0]], dtype=np.float32)
+    assert_allclose(softmax(huge), [[1.0, 0.0, 0.0]])
+    assert_allclose(project_to_simplex(huge), [[1.0, 0.0, 0.0]])
+    crowd = np.array([[1e8, 1e8 + 8, -1e8]], dtype=np.float32)
+    assert_allclose(project_to_simplex(crowd).sum(), 1.0)
+    assert LogLoss().value(huge, np.eye(3, dtype=np.float32)[:1]) == 0.0
+
+
+def test_lookup():
+    assert get_loss("huber") == Huber()
+    own = SquaredError()
+    assert get_loss(own) is own
+    with pytest.raises(ValueError, match="Unknown loss 'hinge'"):
+        get_loss("hinge")
+    with pytest.raises(ValueError, match="the class Huber"):
+        get_loss(Huber)
+    with pytest.raises(ValueError, match="width"):
+        Huber(0.0)
+
+
+class LogCosh(Loss):
+    curvature = 1.0
+
+    def value(self, output, target):
+        error = output - target
+        return np.sum(np.logaddexp(error, -error) - np.log(2), axis=1)
+
+    def descent(self, output, target, out=None):
+        return np.tanh(np.subtract(target, output, out=out), out=out)
+
+
+@pytest.mark.parametrize(
+    "activation", ["relu", "hard_sigmoid", "hard_tanh", "identity"]
+)
+@pytest.mark.parametrize("loss", ["squared_error", "huber", LogCosh()])
+@pytest.mark.parametrize("feedback", ["auto", 1.0])
+def test_regressor_with_any_loss_and_activation(loss, activation, feedback):
+    X, y = make_friedman1(200, random_state=0)
+    model = ContrastiveHebbianRegressor(
+        (16, 8),
+        loss=loss,
+        activation=activation,
+        feedback=feedback,
+        learning_rate_init=0.01,
+        max_iter=60,
+        random_state=0,
+    ).fit(X, y)
+    assert model.score(X, y) > 0.5
+    assert model.history_.satisfied.all()
+    lower, upper = model.bounds(X, y)
+    assert 0.0 <= lower <= upper <= lower * (1 + 1e-6)
+
+
+def test_huber_ignores_outliers():
+    X, y = make_friedman1(300, random_state=0)
+    spoilt = y.copy()
+    spoilt[::10] += 100.0
+    scores = {}
+    for loss in ("squared_error", "huber"):
+        model = ContrastiveHebbianRegressor(
+            loss=loss, huber_width=0.1, max_iter=300, random_state=0
+        )
+        scores[loss] = model.fit(X, spoilt).score(X[1::10], y[1::10])
+    assert scores["huber"] > scores["squared_error"] + 0.2
+
+
+def test_log_loss_is_for_classes():
+    X, y = make_friedman1(30, random_state=0)
+    for loss in ("log_loss", LogLoss()):
+        with pytest.raises(ValueError, match="ContrastiveHebbianClassifier"):
+            ContrastiveHebbianRegressor((4,), loss=loss, max_iter=2).fit(X, y)
+
+
+@pytest.mark.parametrize("loss", ["log_loss", "squared_error"])
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_probabilities_and_decisions(loss, n_classes):
+    X, y = load_wine(return_X_y=True)
+    X, y = X[y < n_classes], y[y < n_classes]
+    model = ContrastiveHebbianClassifier((8,), loss=loss, max_iter=60, random_state=0)
+    probability = model.fit(X, y).predict_proba(X)
+    assert_allclose(probability.sum(axis=1), 1.0)
+    with np.errstate(divide="ignore"):
+        assert_allclose(model.predict_log_proba(X), np.log(probability), atol=1e-9)
+    scores = model.decision_function(X)
+    assert scores.shape == ((len(y),) if n_classes == 2 else (len(y), n_classes))
+    chosen = (scores > 0).astype(int) if n_classes == 2 else scores.argmax(axis=1)
+    assert_array_equal(chosen, model.predict(X))
+    if loss == "log_loss":
+        # The loss of a network without feedback is its cross-entropy.
+        assert_allclose(model.bounds(X, y)[1], log_loss(y, probability), rtol=0.05)
+
+
+def test_early_stopping_tells_its_scores():
+    X, y = load_wine(return_X_y=True)
+    model = ContrastiveHebbianClassifier(
+        (8,), early_stopping=True, max_iter=20, random_state=0
+    ).fit(X, y)
+    assert model.best_validation_score_ == max(model.validation_scores_)
+    assert model.loss_ == model.loss_curve_[-1]
+
+
+class TestUnits:
+    def test_raw_features_do_as_well_as_scaled_ones(self):
+        X, y = load_breast_cancer(return_X_y=True)
+        model = ContrastiveHebbianClassifier(max_iter=60, random_state=0)
+        raw = model.fit(X[::2], y[::2]).score(X[1::2], y[1::2])
+        scaled = StandardScaler().fit(X[::2]).transform(X)
+        assert raw >= model.fit(scaled[::2], y[::2]).score(scaled[1::2], y[1::2]) - 0.01
+        assert raw > 0.95
+
+    def test_units_do_not_matter(self):
+        X, y = make_friedman1(200, random_state=0)
+        scale = 10.0 ** np.arange(-5, 5)
+        model = ContrastiveHebbianRegressor((8, 5), max_iter=10, random_state=0)
+        expected = model.fit(X, y).predict(X)
+        moved = X * scale + 100.0 * scale
+        assert_allclose(model.fit(moved, y).predict(moved), expected, rtol=1e-6)
+
+    def test_coefficients_are_those_of_the_units_of_X(self):
+        X, y = make_friedman1(200, random_state=0)
+        X = 50.0 + 20.0 * X
+        model = ContrastiveHebbianRegressor((8,), max_iter=5, random_state=0).fit(X, y)
+        hidden = np.maximum(X @ model.coefs_[0] + model.intercepts_[0], 0)
+        output = hidden @ model.coefs_[1] + model.intercepts_[1]
+        expected = output * model.target_scale_ + model.target_mean_
+        assert_allclose(model.predict(X), expected[:, 0], rtol=1e-9)
+
+    def test_columns_of_like_kind_have_one_scale(self):
+        X, _ = load_digits(return_X_y=True)
+        units = units_of(X, np.broadcast_to(1.0, len(X)))
+        assert np.ptp(units.scale) == 0.0
+        assert_allclose(units.centre, X.mean(axis=0))
+        X, _ = load_breast_cancer(return_X_y=True)
+        units = units_of(X, np.broadcast_to(1.0, len(X)), chunk_size=100)
+        assert_allclose(units.scale, X.std(axis=0), rtol=1e-9)
+
+    def test_weights_count(self):
+        X = np.random.default_rng(0).normal(size=(100, 3))
+        weight = np.random.default_rng(1).integers(0, 4, 100).astype(float)
+        weighted, repeated = (
+            units_of(X, weight),
+            units_of(
+                np.repeat(X, weight.astype(int), axis=0), np.ones(int(weight.sum()))
+            ),
+        )
+        assert_allclose(weighted.centre, repeated.centre)
+        assert_allclose(weighted.scale, repeated.scale)
+
+    def test_constant_columns_and_large_numbers(self):
+        X = np.column_stack([np.full(50, 7.0), np.arange(50.0), np.zeros(50)])
+        units = units_of(X, np.ones(50))
+        assert_allclose(units.scale[[0, 2]], 1.0)
+        big = units_of(1e25 * X.astype(np.float32), np.ones(50))
+        assert_allclose(big.scale[1], 1e25 * X[:, 1].std(), rtol=1e-5)
+
+    def test_sparse_features_are_scaled_and_not_centred(self):
+        rng = np.random.default_rng(0)
+        X = scipy.sparse.random(200, 30, 0.1, format="csr", rng=rng)
+        X = X.multiply(10.0 ** rng.integers(-3, 4, 30)).tocsr()
+        y = np.asarray(X[:, :3].sum(axis=1)).ravel() > 0
+        model = ContrastiveHebbianClassifier(
+            (8,), learning_rate_init=0.02, max_iter=40, random_state=0
+        )
+        assert model.fit(X, y).score(X, y) > 0.9
+        assert model._units.centre is None
+
+    def test_first_call_of_partial_fit_decides(self):
+        X, y = make_friedman1(200, random_state=0)
+        model = ContrastiveHebbianRegressor((8,), random_state=0)
+        model.partial_fit(X[:100], y[:100])
+        units = model._units
+        model.partial_fit(X[100:] + 1.0, y[100:])
+        assert model._units is units
+        assert_allclose(units.centre, X[:100].mean(axis=0))
+
+
+class TestAverage:
+    def test_fitted_weights_are_the_average_and_training_goes_on_from_the_iterate(self):
+        X, y = make_friedman1(300, random_state=0)
+        kwargs = {"batch_size": 20, "random_state": 0, "shuffle": False}
+        averaged = ContrastiveHebbianRegressor((8,), **kwargs)
+        plain = ContrastiveHebbianRegressor((8,), average=False, **kwargs)
+        for _ in range(4):
+            averaged.partial_fit(X, y)
+            plain.partial_fit(X, y)
+        assert_allclose(averaged._iterate, plain._iterate)
+        assert_allclose(averaged.loss_curve_, plain.loss_curve_)
+        difference = averaged.coefs_[0] - plain.coefs_[0]
+        assert 0 < np.abs(difference).max() < 0.1
+
+    def test_none_where_theorems_are_about_the_last_iterate(self):
+        X, y = make_friedman1(100, random_state=0)
+        for params in ({"solver": "gd"}, {"criterion": "regemm"}):
+            fits = [
+                ContrastiveHebbianRegressor(
+                    (5,), average=average, max_iter=8, random_state=0, **params
+                ).fit(X, y)
+                for average in (True, False)
+            ]
+            assert_array_equal(fits[0].coefs_[0], fits[1].coefs_[0])
+
+
+def test_tiny_feedback_does_not_overflow():
+    X, y = make_friedman1(100, random_state=0)
+    for feedback in (1e-160, 5e-324):
+        for hidden in ((8,), (8, 6, 4)):
+            model = ContrastiveHebbianRegressor(
+                hidden, feedback=feedback, max_iter=5, random_state=0
+            ).fit(X, y)
+            assert np.isfinite(model.bounds(X, y)).all()
+            assert np.isfinite(model.predict(X)).all()
+
+
+def test_warnings_point_at_the_line_of_the_user():
+    X, y = make_friedman1(60, random_state=0)
+    with pytest.warns(ConvergenceWarning, match="max_passes") as caught:
+        ContrastiveHebbianRegressor(
+            (6, 5), feedback=1.0, max_passes=1, max_iter=2, random_state=0
+        ).fit(X, y)
+    assert all(warning.filename == __file__ for warning in caught)

@@ -1,0 +1,137 @@
+"""Inference of mini-batches: what it learns, and when it changes its method."""
+
+import copy
+import pickle
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from reference import LOSSES, make_energy, make_theta
+
+from sklearn_mm._hebbian.energy import unpack
+from sklearn_mm._hebbian.inference import MiniBatches
+from sklearn_mm._hebbian.problem import ContrastiveProblem
+from sklearn_mm._solver.gradient_steps import Adam
+from sklearn_mm._solver.roles import Memory
+from sklearn_mm.criteria import Fixed, SufficientDescent
+
+SIZES = (20, 16, 16, 16, 4)
+MEMORY = Memory.start(1.0)
+
+
+def make(feedback=0.01, dtype=np.float32, n=300, norm=None, loss="squared_error"):
+    energy = make_energy(feedback, sizes=SIZES, loss=loss)
+    theta = make_theta(0, SIZES, 0.25)
+    if norm is not None:
+        W = unpack(theta, SIZES)[0][1]
+        W *= norm / np.linalg.norm(W, 2)
+    rng = np.random.default_rng(1)
+    X = rng.normal(size=(n, 20)).astype(dtype)
+    Y = np.eye(4, dtype=dtype)[rng.integers(0, 4, n)]
+    problem = ContrastiveProblem(X, Y, np.broadcast_to(1.0, n), energy, 1e-4)
+    return problem, problem.at(theta.astype(problem.dtype))
+
+
+def exact_gradient(problem, point, rows):
+    """In double precision, inferred to the end."""
+    double = replace(problem, data_dtype=np.float64)
+    at = double.at(point.theta.astype(np.float64))
+    latent = double.infer(at, double.start(rows), 400)
+    return double.evaluate(at, latent).gradient
+
+
+def batches(n=300, size=50):
+    order = np.random.default_rng(2).permutation(n)
+    return [order[i : i + size] for i in range(0, n, size)]
+
+
+@pytest.mark.parametrize("loss", sorted(LOSSES))
+@pytest.mark.parametrize(
+    ("feedback", "norm"),
+    [(1.0, None), (1.0, 4.0), (0.1, 2.0), (0.1, 12.0), (0.01, None), (0.01, 12.0)],
+)
+def test_gradients_are_as_accurate_as_the_criterion_says(feedback, norm, loss):
+    problem, point = make(feedback, norm=norm, loss=loss)
+    inference, step = MiniBatches(SufficientDescent(0.5)), Adam(1e-3)
+    for rows in batches():
+        inferred = inference(problem, point, rows, MEMORY, step)
+        assert inferred.satisfied
+        bounds = inferred.trial.bounds
+        gradient = bounds.gradient.astype(np.float64)
+        error = gradient - exact_gradient(problem, point, rows)
+        assert error @ error <= 0.5 * gradient @ gradient
+        assert bounds.gap <= 0.25 * gradient @ gradient
+        assert bounds.gap_curvature <= 0.25 * gradient @ gradient
+
+
+@pytest.mark.parametrize(("norm", "slow"), [(2.0, False), (12.0, True)])
+def test_method_follows_the_norms(norm, slow):
+    problem, point = make(0.01, norm=norm)
+    inference = MiniBatches(SufficientDescent())
+    inference(problem, point, batches()[0], MEMORY, Adam(1e-3))
+    assert inference.slow == slow
+
+
+def test_passes_that_do_not_contract_are_given_up():
+    problem, point = make(0.01, norm=30.0)
+    inference = MiniBatches(SufficientDescent(), n_updates=1)  # no look at the norms
+    inferred = inference(problem, point, batches()[0], MEMORY, Adam(1e-3))
+    assert inferred.satisfied and inference.slow
+
+
+def test_experience_is_declared_state():
+    problem, point = make()
+    inference = MiniBatches(SufficientDescent())
+    for rows in batches():
+        inference(problem, point, rows, MEMORY, Adam(1e-3))
+    assert inference.experience is not None
+    assert np.abs(inference.experience.omega).max() > 0
+    revived = pickle.loads(pickle.dumps(inference))
+    assert revived.workspace is None
+    copied = copy.deepcopy(inference)
+    rows = batches()[0]
+    results = [
+        one(problem, point, rows, MEMORY, Adam(1e-3)).trial
+        for one in (inference, revived, copied)
+    ]
+    for trial in results[1:]:
+        assert trial.upper == results[0].upper
+        assert_array_equal(trial.bounds.gradient, results[0].bounds.gradient)
+
+
+def test_a_given_effort_starts_from_the_rows_alone():
+    problem, point = make()
+    rows = batches()[3]
+    fresh = MiniBatches(Fixed(3))(problem, point, rows, MEMORY, Adam(1e-3)).trial
+    trained = MiniBatches(SufficientDescent())
+    for other in batches():
+        trained(problem, point, other, MEMORY, Adam(1e-3))
+    trained.criterion = Fixed(3)
+    again = trained(problem, point, rows, MEMORY, Adam(1e-3)).trial
+    assert fresh.effort == again.effort == 3
+    assert fresh.upper == again.upper
+
+
+def test_last_batches_may_be_smaller():
+    problem, point = make()
+    inference = MiniBatches(SufficientDescent())
+    for size in (50, 7, 50, 1):
+        rows = np.arange(size)
+        inferred = inference(problem, point, rows, MEMORY, Adam(1e-3))
+        found = inferred.trial.bounds.gradient
+        expected = exact_gradient(problem, point, rows)
+        assert_allclose(found, expected, atol=1e-2 * np.abs(expected).max())
+
+
+def test_passes_are_learnt():
+    problem, point = make()
+    strict = MiniBatches(SufficientDescent(1e-9))
+    for rows in batches():
+        strict(problem, point, rows, MEMORY, Adam(1e-3))
+    assert strict.free_passes > 2
+    strict.criterion = SufficientDescent(1e3)
+    for _ in range(20):
+        for rows in batches():
+            strict(problem, point, rows, MEMORY, Adam(1e-3))
+    assert strict.free_passes <= 2 and strict.clamped_passes == 1

@@ -1,0 +1,175 @@
+"""tau="auto": the core of residuals, and where the search for it begins."""
+
+import numpy as np
+import pytest
+from scipy.optimize import least_squares
+from sklearn.exceptions import ConvergenceWarning
+
+from sklearn_mm import robust_least_squares
+from sklearn_mm._robust.core import find_core, median_scale
+from sklearn_mm.kernels import get_kernel
+
+TRUTH = np.array([2.5, 1.3, 0.5])
+
+
+def decay(x, t, y):
+    return x[0] * np.exp(-x[1] * t) + x[2] - y
+
+
+def contaminated(share, seed, how="one-sided", n=100, noise=0.05):
+    rng = np.random.default_rng(seed)
+    t = np.sort(rng.uniform(0, 4, n))
+    y = decay(TRUTH, t, 0.0) + noise * rng.normal(size=n)
+    wrong = rng.permutation(n)[: int(share * n)]
+    if how == "one-sided":
+        y[wrong] += rng.uniform(0.3, 4, len(wrong))
+    elif how == "symmetric":
+        y[wrong] += rng.uniform(-4, 4, len(wrong))
+    else:
+        y[wrong] = 9.9
+    return t, y, ~np.isin(np.arange(n), wrong)
+
+
+# The core.
+
+
+@pytest.mark.parametrize("d", [1, 2, 3])
+@pytest.mark.parametrize("share", [1.0, 0.7, 0.5])
+def test_core_of_a_mixture(d, share):
+    rng = np.random.default_rng(0)
+    n = 20_000
+    count = int(share * n)
+    directions = rng.normal(size=(n - count, d))
+    directions /= np.linalg.norm(directions, axis=1)[:, None]
+    background = 20.0 * rng.uniform(size=(n - count, 1)) ** (1 / d) * directions
+    vectors = np.concatenate([0.3 * rng.normal(size=(count, d)), background])
+    norms = np.linalg.norm(vectors, axis=1)
+    for begin in (0.15, 0.3, 0.6):
+        core = find_core(norms, d, 0, begin)
+        assert core.scale == pytest.approx(0.3, rel=0.05)
+        assert core.share == pytest.approx(share, abs=0.03)
+
+
+def test_core_counts_parameters():
+    """Least squares with many parameters: the residuals are too small."""
+    rng = np.random.default_rng(0)
+    scales = []
+    for _ in range(40):
+        X, y = rng.normal(size=(60, 15)), rng.normal(size=60)
+        r = y - X @ np.linalg.lstsq(X, y, rcond=None)[0]
+        start = median_scale(np.abs(r), 1)
+        scales.append(find_core(np.abs(r), 1, 15, start).scale)
+    assert np.median(scales) == pytest.approx(1.0, abs=0.1)
+
+
+# The width.
+
+
+@pytest.mark.parametrize("how", ["one-sided", "symmetric", "value"])
+@pytest.mark.parametrize("share", [0.0, 0.2, 0.4])
+@pytest.mark.parametrize("x0", [[1.0, 1.0, 1.0], [2.4, 1.4, 0.4]])
+def test_noise_and_parameters_are_found(how, share, x0):
+    for seed in range(2):
+        t, y, right = contaminated(share, seed, how)
+        result = robust_least_squares(decay, x0, tau="auto", args=(t, y))
+        oracle = least_squares(decay, TRUTH, args=(t[right], y[right])).x
+        error = decay(result.x, t, decay(oracle, t, 0.0))
+        assert np.sqrt(np.mean(error**2)) < 0.02
+        assert 0.5 < result.scale / 0.05 < 1.6
+        kernel = get_kernel("smooth_truncated_quadratic")
+        assert result.tau == pytest.approx(kernel.tuning_constant() * result.scale)
+        assert result.success
+
+
+def test_units_do_not_matter():
+    t, y, _ = contaminated(0.3, 0)
+    one = robust_least_squares(decay, [1.0, 1.0, 1.0], tau="auto", args=(t, y))
+    for unit in (1e-8, 1e8):
+        two = robust_least_squares(
+            lambda x, unit=unit: unit * decay(x, t, y), [1.0, 1.0, 1.0], tau="auto"
+        )
+        np.testing.assert_allclose(two.x, one.x, rtol=1e-3)
+        np.testing.assert_allclose(two.scale, unit * one.scale, rtol=1e-3)
+
+
+def test_a_good_start_is_kept():
+    """Where 60 % lie on one side, only x0 says which part is right."""
+    kept = 0
+    for seed in range(6):
+        t, y, _ = contaminated(0.6, seed, noise=0.02)
+        result = robust_least_squares(decay, TRUTH, tau="auto", args=(t, y))
+        kept += np.abs(result.x - TRUTH).max() < 0.15
+        start = robust_least_squares(
+            decay, TRUTH, tau=result.tau, args=(t, y), max_nfev=1
+        )
+        assert result.cost <= start.cost * (1 + 1e-12)
+    assert kept >= 5
+
+
+@pytest.mark.parametrize("kernel", ["cauchy", "tukey", "huber", "quadratic"])
+@pytest.mark.parametrize("criterion", ["regemm", "joint", "graduated"])
+def test_kernels_and_criteria(kernel, criterion):
+    if criterion == "joint" and kernel in ("huber", "quadratic"):
+        pytest.skip("weights cannot be lifted")
+    t, y, _ = contaminated(0.1, 0, "symmetric")
+    result = robust_least_squares(
+        decay,
+        [2.0, 1.0, 0.3],
+        args=(t, y),
+        tau="auto",
+        kernel=kernel,
+        criterion=criterion,
+    )
+    assert result.success
+    if kernel != "quadratic":
+        np.testing.assert_allclose(result.x, TRUTH, atol=0.15)
+
+
+def test_vectors():
+    rng = np.random.default_rng(0)
+    points = 0.2 * rng.normal(size=(150, 2)) + [1.0, 2.0]
+    points[:50] += rng.uniform(1, 6, (50, 2))
+    result = robust_least_squares(
+        lambda x: (points - x).ravel(), [5.0, 5.0], residual_dim=2, tau="auto"
+    )
+    np.testing.assert_allclose(result.x, [1.0, 2.0], atol=0.06)
+    assert result.scale == pytest.approx(0.2, rel=0.2)
+
+
+def test_bounds_and_fixed_parameters():
+    t, y, _ = contaminated(0.3, 0)
+    result = robust_least_squares(
+        decay,
+        [1.0, 1.3, 0.2],
+        bounds=([0, 0, 0], [2.2, 5, 5]),
+        fixed=[1],
+        args=(t, y),
+        tau="auto",
+    )
+    assert result.x[0] == 2.2 and result.x[1] == 1.3
+    np.testing.assert_array_equal(result.active_mask, [1, 0, 0])
+
+
+def test_interrupted_search():
+    t, y, _ = contaminated(0.3, 0)
+    for stop in (30, 200):
+        calls = []
+
+        def fun(x, calls=calls, stop=stop):
+            calls.append(x)
+            if len(calls) == stop:
+                raise KeyboardInterrupt
+            return decay(x, t, y)
+
+        with pytest.warns(ConvergenceWarning, match="Interrupted"):
+            result = robust_least_squares(fun, [1.0, 1.0, 1.0], tau="auto")
+        assert result.status == -4 and np.isfinite(result.cost)
+
+
+def test_start_at_an_exact_solution():
+    t = np.linspace(0, 4, 30)
+    result = robust_least_squares(
+        decay, TRUTH, args=(t, decay(TRUTH, t, 0.0)), tau="auto"
+    )
+    np.testing.assert_allclose(result.x, TRUTH)
+    assert result.success

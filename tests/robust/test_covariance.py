@@ -1,0 +1,239 @@
+"""Covariance of robust fits: curve_fit's where it applies, and simulation."""
+
+import numpy as np
+import pytest
+import scipy.sparse
+from scipy.optimize import curve_fit
+from sklearn.exceptions import ConvergenceWarning
+
+from sklearn_mm import BlockStructure, robust_least_squares
+from sklearn_mm._robust.covariance import (
+    inverse_gram,
+    inverse_symmetric,
+    psi_moments,
+    psi_slope,
+)
+from sklearn_mm.kernels import KERNELS, get_kernel
+
+T = np.linspace(0, 4, 60)
+TRUTH = np.array([2.5, 1.3, 0.5])
+TIGHT = {"ftol": 1e-14, "xtol": 1e-14, "gtol": 1e-13, "max_nfev": 1000}
+
+
+def model(t, a, b, c):
+    return a * np.exp(-b * t) + c
+
+
+def jac(x, t=T):
+    e = np.exp(-x[1] * t)
+    return np.column_stack([e, -x[0] * t * e, np.ones_like(t)])
+
+
+def noisy(rng, wrong=()):
+    y = model(T, *TRUTH) + 0.05 * rng.normal(size=T.size)
+    y[list(wrong)] += rng.uniform(1, 3, len(wrong))
+    return y
+
+
+@pytest.mark.parametrize("kind", ["dense", "sparse"])
+@pytest.mark.parametrize("seed", range(3))
+def test_quadratic_kernel_is_curve_fit(kind, seed):
+    y = noisy(np.random.default_rng(seed))
+    theirs = curve_fit(
+        model, T, y, TRUTH, method="trf", jac=lambda t, *x: jac(x), **TIGHT
+    )[1]
+
+    def derivative(x):
+        return scipy.sparse.csr_array(jac(x)) if kind == "sparse" else jac(x)
+
+    ours = robust_least_squares(
+        lambda x: model(T, *x) - y, TRUTH, derivative, kernel="quadratic", **TIGHT
+    )
+    np.testing.assert_allclose(ours.covariance(), theirs, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "wrong"),
+    [
+        ("smooth_truncated_quadratic", ()),
+        ("smooth_truncated_quadratic", range(3, 60, 5)),
+        ("tukey", ()),
+        ("tukey", range(3, 60, 5)),
+        ("huber", ()),
+    ],
+)
+def test_against_simulation(kernel, wrong):
+    """The mean estimated variance is the variance of the estimates."""
+    rng = np.random.default_rng(0)
+    tau = 0.05 * get_kernel(kernel).tuning_constant()
+    estimates, variances = [], []
+    for _ in range(150):
+        y = noisy(rng, wrong)
+        result = robust_least_squares(
+            lambda x, y=y: model(T, *x) - y,
+            TRUTH,
+            jac,
+            kernel=kernel,
+            tau=tau,
+            criterion="fixed",
+        )
+        estimates.append(result.x)
+        variances.append(np.diag(result.covariance()))
+    ratio = np.mean(variances, axis=0) / np.var(estimates, axis=0)
+    # 150 simulations tell a variance to 12 %.
+    assert np.all((ratio > 0.7) & (ratio < 1.4)), ratio
+
+
+def test_vectors_against_simulation():
+    """Residual vectors of two entries with one weight: the mean of points."""
+    rng = np.random.default_rng(0)
+    kernel = get_kernel("smooth_truncated_quadratic")
+    tau = kernel.tuning_constant(2)
+    estimates, variances = [], []
+    for _ in range(200):
+        points = rng.normal(size=(40, 2))
+        points[:8] += 15.0
+        result = robust_least_squares(
+            lambda x, points=points: (x - points).ravel(),
+            [0.0, 0.0],
+            lambda x: np.tile(np.eye(2), (40, 1)),
+            residual_dim=2,
+            tau=tau,
+            criterion="fixed",
+        )
+        estimates.append(result.x)
+        variances.append(np.diag(result.covariance()))
+    ratio = np.mean(variances, axis=0) / np.var(estimates, axis=0)
+    assert np.all((ratio > 0.75) & (ratio < 1.35)), ratio
+
+
+@pytest.mark.parametrize("name", sorted(KERNELS))
+def test_slope_of_psi(name):
+    kernel = get_kernel(name)
+    r = np.array([0.1, 0.6, 0.9, 1.7, 4.0])
+    h = 1e-6
+
+    def psi(r):
+        return r * kernel.weight(r**2)
+
+    expected = (psi(r + h) - psi(r - h)) / (2 * h)
+    np.testing.assert_allclose(psi_slope(kernel, r**2), expected, atol=1e-5)
+    # In d dimensions, the mean of the radial slope and d - 1 times the weight.
+    expected = (expected + 2 * kernel.weight(r**2)) / 3
+    np.testing.assert_allclose(psi_slope(kernel, r**2, 3), expected, atol=1e-5)
+
+
+def test_sample_weights_are_repetitions():
+    rng = np.random.default_rng(0)
+    r, counts = rng.normal(size=(20, 1)), rng.integers(1, 4, 20)
+    kernel = get_kernel("tukey")
+    one = psi_moments(kernel, np.repeat(r, counts, axis=0), 2.0)
+    two = psi_moments(kernel, r, 2.0, counts.astype(float))
+    np.testing.assert_allclose(
+        [one.factor(3), one.count], [two.factor(3), two.count], rtol=1e-12
+    )
+
+
+def products(seed=0, shape=(4, 30)):
+    rng = np.random.default_rng(seed)
+    m, n = shape
+    first, second = (index.ravel() for index in np.indices(shape))
+    y = rng.uniform(1, 2, m)[first] * rng.uniform(1, 2, n)[second]
+    y += 0.02 * rng.normal(size=m * n)
+    y[::9] += 1.0
+    structure = BlockStructure(first, second, first_dim=1, second_dim=1)
+
+    def fun(x):
+        return x[:m][first] * x[m:][second] - y
+
+    def blocks(x):
+        return x[m:][second].reshape(-1, 1, 1), x[:m][first].reshape(-1, 1, 1)
+
+    return fun, blocks, structure, np.full(m + n, 1.5)
+
+
+def test_structure_is_the_dense_matrix():
+    fun, blocks, structure, x0 = products()
+    kwargs = {"tau": 0.2, "fixed": [0]}
+    dense = robust_least_squares(
+        fun, x0, lambda x: structure.to_sparse(*blocks(x)).toarray(), **kwargs
+    ).covariance()
+    result = robust_least_squares(fun, x0, blocks, structure=structure, **kwargs)
+    first, second = result.covariance()
+    np.testing.assert_allclose(first, dense[:4, :4], rtol=1e-4, atol=1e-12)
+    np.testing.assert_allclose(second[:, 0, 0], np.diag(dense)[4:], rtol=1e-4)
+
+
+def test_blocks_of_several_parameters():
+    """Random block Jacobians, against the inverse of the whole matrix."""
+    from sklearn_mm._robust.schur import SchurPlan, SchurSystem
+
+    rng = np.random.default_rng(0)
+    n = 120
+    structure = BlockStructure(
+        rng.integers(0, 4, n),
+        np.concatenate([np.arange(15), rng.integers(0, 15, n - 15)]),
+        first_dim=3,
+        second_dim=2,
+        n_first=4,
+        n_second=15,
+    )
+    A, B, r = (rng.normal(size=(n, 2, k)) for k in (3, 2, 1))
+    root = rng.uniform(0.2, 1, n)
+    system = SchurSystem(SchurPlan(structure), A, B, r[..., 0], root)
+    first, second, undetermined = system.inverse_blocks()
+    J = structure.to_sparse(A, B).toarray() * np.repeat(root, 2)[:, None]
+    expected = np.linalg.inv(J.T @ J)
+    np.testing.assert_allclose(first, expected[:12, :12], rtol=1e-8, atol=1e-10)
+    for k in range(15):
+        block = slice(12 + 2 * k, 14 + 2 * k)
+        np.testing.assert_allclose(second[k], expected[block, block], rtol=1e-7)
+    assert not undetermined.any()
+
+
+def test_rank_deficiency_is_told():
+    fun, blocks, structure, x0 = products()
+    # a and b can be traded for each other.
+    for kwargs in ({"structure": structure}, {}):
+        derivative = blocks
+        if not kwargs:
+            derivative = lambda x: structure.to_sparse(*blocks(x))  # noqa: E731
+        result = robust_least_squares(fun, x0, derivative, tau=0.2, **kwargs)
+        with pytest.warns(ConvergenceWarning, match="not have full rank.*parameters 0"):
+            result.covariance()
+
+
+def test_too_few_residuals():
+    result = robust_least_squares(lambda x: x - [1.0, 2.0], [0.0, 0.0])
+    with pytest.warns(ConvergenceWarning, match="cannot be estimated"):
+        covariance = result.covariance()
+    assert np.isinf(np.diag(covariance)).all()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_inverses(seed):
+    rng = np.random.default_rng(seed)
+    J = rng.normal(size=(12, 4)) * [1.0, 1e6, 1e-6, 1.0]
+    expected = np.linalg.inv(J.T @ J)
+    for inverse, undetermined in (inverse_gram(J), inverse_symmetric(J.T @ J)):
+        np.testing.assert_allclose(inverse, expected, rtol=1e-7)
+        assert not undetermined.any()
+    J[:, 3] = 2 * J[:, 0]  # and a column of zeros
+    J = np.column_stack([J, np.zeros(12)])
+    for inverse, undetermined in (inverse_gram(J), inverse_symmetric(J.T @ J)):
+        np.testing.assert_array_equal(undetermined, [1, 0, 0, 1, 1])
+        assert not inverse[4].any()
+        H = J.T @ J
+        np.testing.assert_allclose(H @ inverse @ H, H, rtol=1e-6, atol=1e-16)
+
+
+def test_efficiency_inverts_the_tuning_constant():
+    for name in sorted(KERNELS):
+        kernel = get_kernel(name)
+        if name == "quadratic":
+            assert kernel.efficiency(0.1) == 1.0
+            continue
+        for efficiency in (0.8, 0.95):
+            c = kernel.tuning_constant(2, efficiency)
+            if c > np.sqrt(2) / 2 * 1.001:  # not at its floor
+                assert kernel.efficiency(c, 2) == pytest.approx(efficiency)

@@ -1,0 +1,89 @@
+"""Scale and share of a population, and the evidence for a smaller one."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from sklearn_mm._robust.start.evidence import evidence
+from sklearn_mm._robust.start.population import Populations, Window, refined_scale
+from sklearn_mm._robust.start.search import all_rows
+from sklearn_mm._robust.start.whitened import WhitenedRows
+from sklearn_mm.kernels import SmoothTruncatedQuadratic
+
+KERNEL = SmoothTruncatedQuadratic()
+
+
+def settle(rows, theta, scale):
+    tuning = KERNEL.tuning_constant(rows.n_outputs)
+    return Populations.settle(rows, theta, scale, KERNEL, tuning)
+
+
+@pytest.mark.parametrize("d", [1, 2, 5])
+def test_window_of_normal_and_even_rows(rng, d):
+    # A normal population on an even background: both are found again.
+    window = Window.of(d)
+    side = 2.5 * np.sqrt(window.square)
+    normal = rng.normal(size=(400_000, d))
+    even = rng.uniform(-side, side, size=(400_000, d))
+    z = np.square(np.concatenate([normal, even])).sum(axis=1)
+    inside = np.sum(z <= window.square, keepdims=True).astype(float)
+    ring = np.sum((z > window.square) & (z <= 4 * window.square), keepdims=True)
+    core, background = window.core(inside, ring.astype(float), float(len(z)))
+    assert_allclose(core, 400_000, rtol=0.03)
+    near = np.sum(np.square(even).sum(axis=1) <= window.square)
+    assert_allclose(background, near, atol=0.03 * 400_000)
+
+
+@pytest.mark.parametrize("d", [1, 3])
+@pytest.mark.parametrize("share", [1.0, 0.7])
+def test_scale_and_share(d, share):
+    scales, shares = [], []
+    for seed in range(30):
+        rng = np.random.default_rng(seed)
+        X = rng.normal(size=(200, 4))
+        unit = np.arange(1.0, d + 1.0)
+        Y = unit * rng.normal(size=(200, d))
+        Y[round(200 * share) :] += 30.0 * unit
+        rows = WhitenedRows.of(X, Y, np.ones(200), np.zeros(4), True)
+        start = np.zeros((1, 5, d))
+        found = settle(rows, start, 1.5 * unit[None] / rows.unit)
+        scales.append(found.scale[0] * rows.unit / unit)
+        shares.append(found.share[0])
+    assert_allclose(np.mean(scales, axis=0), 1.0, atol=0.05)
+    assert_allclose(np.mean(shares), share, atol=0.03)
+
+
+def test_refined_scale_is_that_of_all_rows(rng):
+    residual = rng.normal(size=(20_000, 2)) * [1.0, 10.0]
+    residual[:6000] += [30.0, 0.0]
+    weight = np.ones(20_000)
+    scale = refined_scale(
+        lambda f: f(residual, weight), np.array([1.3, 8.0]), np.zeros(2), 20_000.0
+    )
+    assert_allclose(scale, [1.0, 10.0], rtol=0.03)
+
+
+def test_evidence_for_a_part_and_none_for_a_rival(rng):
+    X = rng.normal(size=(200, 2))
+    y = X @ [1.0, -1.0] + rng.normal(size=200)
+    y[:60] += rng.uniform(5.0, 50.0, size=60)
+    rows = WhitenedRows.of(X, y[:, None], np.ones(200), np.zeros(2), True)
+    truth = rows.whiten(np.array([[1.0], [-1.0], [0.0]]))
+    found = settle(rows, truth, np.array([[1.0]]) / rows.unit)
+    other = settle(rows, truth + 30.0 / rows.unit, np.array([[3.0]]) / rows.unit)
+    wide = all_rows(rows, rows.solve(np.ones((1, 200))))
+    nats, overlap = evidence(rows, wide, found)
+    assert nats[0] > 50.0
+    assert overlap[0] > 0.9
+    # Of two planes that share no rows, neither is a part of the other.
+    assert evidence(rows, found, other)[1][0] < 0.5
+
+
+def test_no_evidence_for_a_part_of_one_population():
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        X, y = rng.normal(size=(100, 3)), rng.normal(size=100)
+        rows = WhitenedRows.of(X, y[:, None], np.ones(100), np.zeros(3), True)
+        everything = all_rows(rows, rows.solve(np.ones((1, 100))))
+        part = settle(rows, rows.solve((y < 0.3)[None] * 1.0), np.full((1, 1), 0.3))
+        assert evidence(rows, everything, part)[0][0] < 5.0

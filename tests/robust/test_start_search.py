@@ -1,0 +1,90 @@
+"""The choice of plane and scale from plain values."""
+
+import numpy as np
+import pytest
+import scipy.sparse
+from numpy.testing import assert_allclose
+
+from sklearn_mm._robust.start.search import Verdict, choose_plane
+from sklearn_mm.kernels import SmoothTruncatedQuadratic
+
+KERNEL = SmoothTruncatedQuadratic()
+
+
+def choose(X, Y, weight=None, alpha=0.0, **params):
+    n, p = X.shape
+    params = {"scale": None, "random_state": np.random.RandomState(0), **params}
+    weight = np.ones(n) if weight is None else weight
+    tuning = KERNEL.tuning_constant(Y.shape[1])
+    penalty = np.full(p, alpha)
+    return choose_plane(
+        X, Y, weight, penalty, True, kernel=KERNEL, tuning=tuning, **params
+    )
+
+
+def data(rng, n=120, p=3, share=0.3):
+    X = rng.normal(size=(n, p))
+    Y = (X.sum(axis=1) + rng.normal(size=n))[:, None]
+    Y[: round(share * n)] += 30.0
+    return X, Y
+
+
+def test_values_are_enough(rng):
+    X, Y = data(rng)
+    choice = choose(X, Y)
+    assert_allclose(choice.theta[:, 0], [1.0, 1.0, 1.0, 0.0], atol=0.4)
+    assert choice.scale.shape == (1,)
+    assert_allclose(choice.scale, 1.0, atol=0.2)
+    assert_allclose(choice.share, 0.7, atol=0.05)
+    assert choice.verdict == Verdict.SOUND
+
+
+def test_weights_are_masses(rng):
+    X, Y = data(rng)
+    weight = rng.integers(1, 4, size=120).astype(float)
+    weight *= 120 / weight.sum()
+    order = rng.permutation(120)
+    # The order matters to random subsets alone, which are not needed here.
+    a, b = choose(X, Y, weight), choose(X[order], Y[order], weight[order])
+    assert_allclose(a.theta, b.theta, atol=1e-9)
+    assert_allclose(a.scale, b.scale, rtol=1e-9)
+
+
+def test_given_plane_and_known_scale(rng):
+    X, Y = data(rng)
+    theta = np.array([[1.0], [1.0], [1.0], [0.0]])
+    given = choose(X, Y, theta=theta)
+    assert given.theta is theta
+    assert_allclose(given.scale, 1.0, atol=0.25)
+    known = choose(X, Y, scale=np.array([0.5]))
+    assert_allclose(known.scale, 0.5)
+    assert_allclose(known.theta, theta, atol=0.5)
+
+
+@pytest.mark.parametrize(
+    ("n", "verdict"), [(3, Verdict.UNDETERMINED), (8, Verdict.FEW_ROWS)]
+)
+def test_verdicts_on_few_rows(rng, n, verdict):
+    X, Y = rng.normal(size=(n, 3)), rng.normal(size=(n, 1))
+    assert verdict in choose(X, Y).verdict
+
+
+def test_verdicts_on_minorities_and_exact_fits(rng):
+    X, Y = data(rng, 300, 2, 0.0)
+    Y[:170] += rng.uniform(8.0, 80.0, size=(170, 1))
+    assert Verdict.MINORITY in choose(X, Y).verdict
+    exact = X.sum(axis=1)[:, None]
+    assert choose(X, exact).verdict == Verdict.SOUND
+    exact[:50] += rng.normal(size=(50, 1))
+    assert Verdict.EXACT in choose(X, exact).verdict
+
+
+def test_wide_sparse_rows(rng):
+    X = scipy.sparse.random_array((400, 1500), density=0.02, rng=rng, format="csr")
+    Y = (X @ np.r_[np.full(20, 3.0), np.zeros(1480)] + rng.normal(size=400))[:, None]
+    Y[:40] += 60.0
+    choice = choose(X, Y, alpha=5.0)
+    assert np.isfinite(choice.theta).all()
+    assert choice.theta.shape == (1501, 1)
+    residual = Y - X @ choice.theta[:-1] - choice.theta[-1]
+    assert np.abs(residual[:40]).min() > 20.0
