@@ -30,6 +30,7 @@ import time
 import warnings
 import zlib
 from importlib.util import find_spec
+from itertools import product
 
 import _r_peers
 from _common import output_directory, print_environment
@@ -58,8 +59,8 @@ EVERYDAY = {name: family.shares for name, family in FAMILIES.items()}
 SIZES = {
     "contamination": {(200, 5): 100, (500, 10): 100},
     "everyday": {
-        **{(30, 1): 80, (30, 5): 80, (60, 10): 75, (100, 3): 80, (100, 20): 45},
-        **{(300, 10): 30, (1000, 20): 8, (300, 40): 4, (2000, 60): 1},
+        **{(30, 1): 100, (30, 5): 100, (60, 10): 75, (100, 3): 90, (100, 20): 20},
+        **{(300, 10): 12, (1000, 20): 3, (300, 40): 2, (2000, 60): 1},
     },
 }
 SHARES = {"contamination": CONTAMINATION, "everyday": EVERYDAY}
@@ -252,6 +253,16 @@ def draw(rows, path):
     plt.close(fig)
 
 
+def cells(sizes, shares, args):
+    """Family, share, size and number of data sets of what is to be run."""
+    for family, levels in shares.items():
+        if args.families and family not in args.families:
+            continue
+        for share, ((n, p), seeds) in product(levels, sizes.items()):
+            if args.largest is None or n * p <= args.largest:
+                yield family, share, (n, p), max(1, round(args.part * seeds))
+
+
 def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--suite", choices=tuple(SIZES), default="contamination")
@@ -268,6 +279,7 @@ def main(argv=None):
     if args.quick:
         sizes = {(60, 3): 3}
         shares = {"symmetric": (0.0, 0.4), "leverage": (0.3,)}
+    chosen = {k: m for k, m in methods().items() if not args.only or k in args.only}
     path = output_directory(args.output) / f"robust_accuracy_{args.suite}.csv"
     rows = []
     if path.exists():
@@ -278,36 +290,26 @@ def main(argv=None):
         writer = csv.DictWriter(file, FIELDS)
         if not rows:
             writer.writeheader()
-        for name, method in methods().items():
-            if args.only and name not in args.only:
+        for cell in product(cells(sizes, shares, args), chosen.items()):
+            (family, share, (n, p), seeds), (name, method) = cell
+            if args.suite == "contamination" and name in SLOW:
+                seeds = max(1, seeds // 5)
+            first = args.first_seed
+            key = (args.suite, n, p, family, share, name, first, seeds)
+            if tuple(map(str, key)) in done:
                 continue
-            for family, levels in shares.items():
-                if args.families and family not in args.families:
-                    continue
-                for share in levels:
-                    for (n, p), seeds in sizes.items():
-                        if args.largest is not None and n * p > args.largest:
-                            continue
-                        seeds = max(1, round(args.part * seeds))
-                        if args.suite == "contamination" and name in SLOW:
-                            seeds = max(1, seeds // 5)
-                        first = args.first_seed
-                        key = (args.suite, n, p, family, share, name, first, seeds)
-                        if tuple(map(str, key)) in done:
-                            continue
-                        row = dict(zip(KEY, key, strict=True))
-                        chosen = range(first, first + seeds)
-                        row |= run_cell(method, family, share, n, p, chosen)
-                        writer.writerow(row)
-                        file.flush()
-                        rows.append(row)
-                        print(
-                            f"{n:5d} x {p:2d} {family:13s} {share:4.2f} {name:18s} "
-                            f"failed {row['failures']:3d} of {seeds:3d}, error "
-                            f"{row['rmse'] / row['oracle_rmse']:7.2f} x oracle, "
-                            f"{1e3 * row['seconds']:7.1f} ms",
-                            flush=True,
-                        )
+            row = dict(zip(KEY, key, strict=True))
+            row |= run_cell(method, family, share, n, p, range(first, first + seeds))
+            writer.writerow(row)
+            file.flush()
+            rows.append(row)
+            print(
+                f"{n:5d} x {p:2d} {family:13s} {share:4.2f} {name:18s} "
+                f"failed {row['failures']:3d} of {seeds:3d}, error "
+                f"{row['rmse'] / row['oracle_rmse']:7.2f} x oracle, "
+                f"{1e3 * row['seconds']:7.1f} ms",
+                flush=True,
+            )
     table = markdown(rows)
     print("\n" + table)
     path.with_suffix(".md").write_text(table, encoding="utf-8")
