@@ -36,7 +36,7 @@ from sklearn_mm._hebbian.training import (
     feedback_weight,
     initial_theta,
 )
-from sklearn_mm._rows.sources import LazyRows
+from sklearn_mm._rows.sources import BlockReader, LazyRows
 from sklearn_mm._rows.validation import validate_rows
 from sklearn_mm._solver.history import History
 from sklearn_mm._solver.loop import Status
@@ -304,6 +304,8 @@ class BaseContrastiveHebbian(
             X, Y, weight, validate = self._hold_out(
                 X, Y, weight, sizes, options, random_state
             )
+        if lazy and batch_size is not None:
+            X = BlockReader(X)
         problem = self._problem(X, Y, weight, sizes, **options)
         theta = theta.astype(problem.dtype)
         dtype = X.dtype

@@ -49,6 +49,7 @@ from sklearn_mm.kernels import KERNELS, get_kernel
 # start would be thrown away: a user's start begins with kernels twice as wide, the
 # chosen one, which is a fit already, with little more than exact weights (1).
 _UNTRUSTED, _TRUSTED, _CHOSEN, _EXACT = 0.0, 0.5, 0.8, 1.0
+_EXACT_WEIGHTS = Fixed(_EXACT)
 # The criterion's run hands over to exact weights when its certificate is this tight
 # relative to J; exact weights then converge at their own, faster rate.
 _HANDOVER = 1e-2
@@ -347,7 +348,7 @@ class HalfQuadraticRobustRegressor(
         model = scaling.model(rows, y, self.alpha)
         kernel, tuning = self._kernel(model.shape[1])
         criterion = self._criterion()
-        monitor = FitMonitor(self, *data, scaling.plane, scaling.objective)
+        monitor = FitMonitor.of(self, *data, scaling.plane, scaling.objective)
         point = given_start(self.init, previous, model, scaling, y, weight)
         start = robust_start(
             model,
@@ -367,7 +368,8 @@ class HalfQuadraticRobustRegressor(
         result = self._minimize(
             problem, start.point, criterion, previous, history, monitor, memory
         )
-        monitor.finish(result.point)
+        if monitor is not None:
+            monitor.finish(result.point)
         warn_unless_converged(self, result.status)
         self.__dict__.update(scaling.plane(result.point.theta))
         self.scale_ = self._fitted_scale(start.scale * scaling.spread)
@@ -457,7 +459,7 @@ class HalfQuadraticRobustRegressor(
         first = Stage(problem, criterion, step, tol, effort, monitor)
         # No need for the criterion again: its certificate is tight here.
         step = ReweightedLeastSquares(True, _RESOLUTION, memory)
-        last = Stage(problem, Fixed(_EXACT), step, self.tol, _EXACT, monitor)
+        last = Stage(problem, _EXACT_WEIGHTS, step, self.tol, _EXACT, monitor)
         return run_stages(
             first,
             last,
