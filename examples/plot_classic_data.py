@@ -1,4 +1,8 @@
-"""Four data sets of the robust regression literature, with default settings.
+"""
+Classic data sets
+=================
+
+Four data sets of the robust regression literature, with default settings.
 
 * Hawkins, Bradu and Kass: rows 1 to 10 are bad leverage points; 11 to 14 lie as far out
   but follow the other rows, and are to be kept.

@@ -1,4 +1,6 @@
-"""Robust regression in ten lines, beside scikit-learn's own regressors.
+"""
+Robust regression in ten lines
+==============================
 
 Two fifths of the rows are corrupted: half of these are shifted upwards, the others sit
 in a cluster of leverage points that pulls ordinary fits towards it.
@@ -48,8 +50,8 @@ print(
 )
 
 # %%
-# Beside its peers
-# ----------------
+# Compared with scikit-learn's own regressors
+# -------------------------------------------
 oracle = LinearRegression().fit(X[truth], y[truth])
 peers = {
     "oracle (knows the inliers)": oracle,

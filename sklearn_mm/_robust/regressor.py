@@ -192,7 +192,7 @@ class HalfQuadraticRobustRegressor(
     n_features_in_ : int
         Number of features seen during fit.
 
-    feature_names_in_ : ndarray of shape (n_features_in_,)
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
         Names of features seen during fit, where they are all strings.
 
     See Also

@@ -161,7 +161,7 @@ class RobustRegressor(
     n_features_in_ : int
         Number of features seen during fit, if the estimator knows it.
 
-    feature_names_in_ : ndarray of shape (n_features_in_,)
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
         Names of features seen during fit, if the estimator knows them.
 
     See Also
