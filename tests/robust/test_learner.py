@@ -25,12 +25,13 @@ from sklearn.utils.estimator_checks import (
 )
 
 from sklearn_mm import ConvergenceDisplay, RobustRegressor
+from sklearn_mm._robust.learner.binning import binned_once
 from sklearn_mm._robust.learner.out_of_fold import OutOfFold, halves
 from sklearn_mm._robust.learner.rounds import Reweighting, RobustLoss
 from sklearn_mm._robust.learner.scale import by_prediction, core_scale, shorth
 from sklearn_mm._robust.learner.start import Targets, estimate_noise
 from sklearn_mm._robust.learner.weighting import weight_keyword
-from sklearn_mm.criteria import Graduated, RelaxedGeneralized
+from sklearn_mm.criteria import Fixed, Graduated, RelaxedGeneralized
 from sklearn_mm.kernels import KERNELS, get_kernel
 
 COPIES = "copies of a row fall into different folds"
@@ -254,6 +255,26 @@ class TestHistory:
         # ReGeMM's guarantee, as long as refits lower the upper bound.
         assert (np.diff(history["upper_bound"]) < 0).all()
 
+    def test_settles_when_weights_hardly_change(self):
+        loss = RobustLoss(get_kernel("welsch"), np.ones(50))
+        z = np.linspace(0.0, 9.0, 50)
+        run = Reweighting(loss, Fixed(1.0), z, 0.5)
+        u = run.weights()
+        assert not run.settled(1.0)  # there is nothing to compare with
+        run.refitted(0.9 * z, 0.1, 0.0)
+        change = np.abs(run.weights() - u).mean()
+        assert not run.settled(0.99 * change)
+        assert run.settled(1.01 * change)
+
+    def test_tolerance_saves_rounds(self, rng):
+        X, _, y = wavy(rng)
+        y, _ = spoil(rng, y, 0.3)
+        rounds = [
+            RobustRegressor(spline(), random_state=0, tol=tol).fit(X, y).n_iter_
+            for tol in (0.0, 0.2, 1.0)
+        ]
+        assert rounds[0] == 4 >= rounds[1] >= rounds[2] == 1
+
     def test_stops_without_success(self):
         loss = RobustLoss(get_kernel("welsch"), np.ones(5))
         run = Reweighting(loss, RelaxedGeneralized(), np.ones(5), 0.5)
@@ -433,6 +454,47 @@ class TestParameters:
 
         model = RobustRegressor(Columns(), random_state=0).fit(*data)
         assert model.inlier_mask_.sum() == 210
+
+
+class TestBinning:
+    """Features of histogram gradient boosting, binned once for all fits."""
+
+    @pytest.mark.parametrize("max_bins", [255, 16])
+    def test_same_trees(self, rng, max_bins):
+        X = np.column_stack(
+            [rng.normal(size=900), rng.integers(5, size=900), rng.exponential(size=900)]
+        )
+        X[::7, 2] = np.nan
+        X[1::3, 0] = np.floor(X[1::3, 0])  # many equal values
+        y = np.sin(3 * X[:, 0]) + X[:, 1] + np.nan_to_num(X[:, 2])
+        boosting = HistGradientBoostingRegressor(max_iter=20, max_bins=max_bins)
+        binned = binned_once(boosting, X)
+        assert (np.array([len(np.unique(c)) for c in binned.T]) <= max_bins + 1).all()
+        np.testing.assert_array_equal(np.isnan(binned), np.isnan(X))
+        for column, original in zip(binned.T, X.T, strict=True):
+            known = ~np.isnan(original)
+            assert (column[known] >= original[known]).all()  # the largest in the bin
+            order = np.argsort(original[known])
+            assert (np.diff(column[known][order]) >= 0).all()
+        ours = clone(boosting).fit(binned, y).predict(binned)
+        theirs = clone(boosting).fit(X, y).predict(X)
+        # A tied value at an edge may fall to either side.
+        assert np.corrcoef(ours, theirs)[0, 1] > 0.999
+
+    def test_others_are_left_alone(self, rng):
+        X = rng.normal(size=(400, 2))
+        assert binned_once(RandomForestRegressor(), X) is X
+        boosting = HistGradientBoostingRegressor
+        assert binned_once(boosting(categorical_features=[0]), X) is X
+        assert binned_once(boosting(), X.tolist()) == X.tolist()
+        integers = np.arange(10)[:, None]
+        assert binned_once(boosting(), integers) is integers
+
+    def test_prediction_is_for_features_as_they_are(self, rng):
+        X, _, y = wavy(rng)
+        model = RobustRegressor(SMALL_BOOSTING, random_state=0).fit(X, y)
+        expected = clone(model.estimator_).fit(X, y, model.weights_).predict(X)
+        np.testing.assert_allclose(model.predict(X), expected)
 
 
 class TestScales:

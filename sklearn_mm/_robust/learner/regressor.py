@@ -32,6 +32,7 @@ from sklearn_mm._estimator import (
     criterion_options,
     keep_state_on_error,
 )
+from sklearn_mm._robust.learner.binning import binned_once
 from sklearn_mm._robust.learner.out_of_fold import OutOfFold, halves, partition
 from sklearn_mm._robust.learner.rounds import Reweighting, RobustLoss
 from sklearn_mm._robust.learner.start import (
@@ -110,10 +111,11 @@ class RobustRegressor(
         test sets have to be a partition of the rows.
 
     max_iter : int, default=4
-        Maximum number of rounds after the start; each is a fit per fold.
+        Maximum number of rounds after the start. Each makes one fit per fold.
 
-    tol : float, default=1e-2
-        The rounds end when the criterion's stopping rule holds to this tolerance.
+    tol : float, default=0.01
+        The rounds end when the weights change by less than this on average, or when
+        the criterion's stopping rule holds to this tolerance.
 
     n_jobs : int, default=None
         Number of folds that are fitted at a time; None means 1 unless in a
@@ -172,7 +174,9 @@ class RobustRegressor(
     Notes
     -----
     A fit makes at most ``n_folds * (max_iter + 1) + 11`` fits of the regressor: with
-    the defaults 36, on parts of the rows.
+    the defaults 36, on parts of the rows. For
+    :class:`~sklearn.ensemble.HistGradientBoostingRegressor` and an array X, features
+    are binned once for all of them but the last.
 
     *Start.* Weights are inferred with a narrow kernel in four rounds of two folds. In
     the first two, residuals are measured from the mode of the residuals of rows with
@@ -244,7 +248,7 @@ class RobustRegressor(
         tuning=None,
         cv=5,
         max_iter=4,
-        tol=1e-2,
+        tol=0.01,
         n_jobs=None,
         random_state=None,
         verbose=0,
@@ -301,7 +305,7 @@ class RobustRegressor(
         random_state = check_random_state(self.random_state)
         template = _seeded(self._template(), random_state)
         splits = self._splits(X, y, random_state)
-        learner = OutOfFold(template, X, splits, self.n_jobs)
+        learner = OutOfFold(template, binned_once(template, X), splits, self.n_jobs)
         # The plain fit comes first: errors of the estimator's own are raised here.
         plain = learner.predict(y, targets.times(None))
         noise, start = self._start(learner, targets, plain)
@@ -406,7 +410,8 @@ class RobustRegressor(
         run = Reweighting(loss, criterion, squares(at), _FIRST_EFFORT)
         for number in range(1, self.max_iter + 1):
             confidence = run.weights()
-            if not np.any(confidence * targets.weight > 0.0):
+            nothing = not np.any(confidence * targets.weight > 0.0)
+            if nothing or run.settled(self.tol):
                 break
             new = learner.predict(targets.y, targets.times(confidence))
             step = (new - at).reshape(len(new), -1)
