@@ -42,6 +42,7 @@ from sklearn_mm._robust.learner.start import (
     robust_start,
 )
 from sklearn_mm._robust.learner.weighting import fit_weighted, weight_keyword
+from sklearn_mm._rows.validation import check_size
 from sklearn_mm.criteria import CRITERIA, get_criterion
 from sklearn_mm.kernels import KERNELS, get_kernel
 
@@ -292,6 +293,7 @@ class RobustRegressor(
             )
         X, y = indexable(X, y)
         y = _check_targets(y)
+        self._check_outputs(y)
         weight = np.ones(len(y))
         if sample_weight is not None:
             weight = _check_sample_weight(
@@ -366,6 +368,15 @@ class RobustRegressor(
                 "sample_weight."
             )
         return estimator
+
+    def _check_outputs(self, y):
+        learner = self._learner()
+        if y.ndim > 1 and not get_tags(learner).target_tags.multi_output:
+            raise ValueError(
+                f"y has {y.shape[1]} outputs, but the estimator "
+                f"{type(learner).__name__} supports only one. Fit one model per "
+                "output with sklearn.multioutput.MultiOutputRegressor."
+            )
 
     def _splits(self, X, y, random_state):
         cv = self.cv
@@ -455,6 +466,7 @@ def _print_round(record, number, plain_loss):
 def _check_targets(y):
     """Targets as numbers; a column becomes a vector, with scikit-learn's warning."""
     y = check_array(y, ensure_2d=False, dtype=np.float64, input_name="y")
+    check_size("The largest absolute target", np.abs(y).max(), smallest=0.0)
     if y.ndim == 2 and y.shape[1] == 1:
         y = column_or_1d(y, warn=True)
     return y

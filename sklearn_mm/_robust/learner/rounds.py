@@ -125,13 +125,14 @@ class Reweighting:
             )
         weights: Array = self._inferred.trial.latent
         if last is not None:
-            self._change = float(np.mean(np.abs(weights - last.trial.latent)))
+            change = np.abs(weights - last.trial.latent)
+            self._change = float(np.average(change, weights=self.loss.unit))
         return weights
 
     def settled(self, tol: float) -> bool:
         """Whether weights are almost those of the round before: a refit tells nothing.
 
-        The mean change is less than `tol`.
+        The mean change, of rows as they count in the loss, is less than `tol`.
         """
         return self._change < tol
 
