@@ -94,7 +94,7 @@ class ReweightedLeastSquares:
         state.weights = weights
         gram, wanted = state.gram, []
         if self.over_relaxed:
-            wanted.append(_curvatures_of(problem, point, trial.latent))
+            wanted.append(curvatures(problem, point, trial.latent))
         if gram is not None:
             wanted += [
                 SumOver(_drift, (weights, gram.weights), (), False),
@@ -103,7 +103,7 @@ class ReweightedLeastSquares:
         sums = model.rows.sums(*wanted)
         relaxation = 1.0
         if self.over_relaxed:
-            relaxation = _relaxation(next(sums), model.shape[1])
+            relaxation = relaxation_of(next(sums), model.shape[1])
         if latest is not None and latest.moved is not None:
             state.spare, latest.moved = latest.moved, None
         state.latest = None
@@ -203,9 +203,15 @@ def _is_close(change: float, size: float) -> bool:
     return bool(change <= _KEEP_DRIFT * size)
 
 
-def curvature_ratio(
+def curvatures(
     problem: HalfQuadraticProblem, point: LinearPoint, latent: Confidence
-) -> float:
+) -> SumOver:
+    """What `relaxation_of` is computed from."""
+    args = (problem.kernel, problem.tau, latent.effort, _DIFFERENCE)
+    return SumOver(_curvatures, (point.residual, problem.sample_weight), args, False)
+
+
+def relaxation_of(sums: Array, d: int) -> float:
     """Ratio of the curvatures of the upper bound and of J, near a minimum.
 
     For residuals of dimension d, J has curvature omega + 2 z omega'(z) / d in the mean
@@ -214,19 +220,6 @@ def curvature_ratio(
     means. Going further keeps the monotone decrease, since the bound is quadratic in
     theta.
     """
-    wanted = _curvatures_of(problem, point, latent)
-    (sums,) = problem.model.rows.sums(wanted)
-    return _relaxation(sums, problem.model.shape[1])
-
-
-def _curvatures_of(
-    problem: HalfQuadraticProblem, point: LinearPoint, latent: Confidence
-) -> SumOver:
-    args = (problem.kernel, problem.tau, latent.effort, _DIFFERENCE)
-    return SumOver(_curvatures, (point.residual, problem.sample_weight), args, False)
-
-
-def _relaxation(sums: Array, d: int) -> float:
     bound, slope = sums
     curvature = bound + 2.0 * slope / _DIFFERENCE / d
     if not curvature > bound / _MAX_RELAXATION:

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from sklearn_mm._rows.table import SumOver, add
+from sklearn_mm._rows.table import RowNumbers, SumOver, add
 from sklearn_mm._rows.workers import one_blas_thread
 from sklearn_mm._solver.roles import Array, Indices
 
@@ -272,7 +272,7 @@ class BlockRows:
         return [
             task(
                 calls,
-                self.chunks[i].stop - self.chunks[i].start,
+                self.chunks[i],
                 self._blocks[i] if opened else None,
                 *(leaf[i] for leaf in leaves),
             )
@@ -289,7 +289,9 @@ class BlockRows:
         if id(column) in seen:
             return seen[id(column)]
         node: Any
-        if _is_constant(column):
+        if isinstance(column, RowNumbers):
+            node = column
+        elif _is_constant(column):
             node = _Constant(column[:1])
         elif hasattr(column, "function") and hasattr(column, "array"):  # MappedRows
             node = _Call(
@@ -341,7 +343,7 @@ class _Calls:
         self.calls, self.dtype = calls, dtype
 
 
-def _all(calls: _Calls, n_rows: int, block: Any, *leaves: Any) -> tuple[Any, ...]:
+def _all(calls: _Calls, chunk: slice, block: Any, *leaves: Any) -> tuple[Any, ...]:
     """The task: values of all calls on one block."""
     rows = None
     if block is not None:
@@ -352,7 +354,10 @@ def _all(calls: _Calls, n_rows: int, block: Any, *leaves: Any) -> tuple[Any, ...
         if isinstance(node, int):
             return leaves[node]
         if isinstance(node, _Constant):
+            n_rows = chunk.stop - chunk.start
             return np.broadcast_to(node.value, (n_rows, *node.value.shape[1:]))
+        if isinstance(node, RowNumbers):
+            return node[chunk]
         if id(node) not in known:
             parts = [value(column) for column in node.columns]
             own = [rows] if node.reads_rows else []
@@ -363,8 +368,8 @@ def _all(calls: _Calls, n_rows: int, block: Any, *leaves: Any) -> tuple[Any, ...
         return tuple(value(call) for call in calls.calls)
 
 
-def _only(calls: _Calls, n_rows: int, block: Any, *leaves: Any) -> Any:
-    return _all(calls, n_rows, block, *leaves)[0]
+def _only(calls: _Calls, chunk: slice, block: Any, *leaves: Any) -> Any:
+    return _all(calls, chunk, block, *leaves)[0]
 
 
 def _is_constant(values: Any) -> bool:

@@ -16,7 +16,7 @@ import numpy as np
 
 from sklearn_mm._rows.statistics import weighted_median
 from sklearn_mm._rows.table import Column
-from sklearn_mm._solver.roles import Array
+from sklearn_mm._solver.roles import Array, Indices
 
 # Bins of a histogram; what lies below its largest key by more is counted as one.
 _MOST_BINS = 64 << 12
@@ -62,7 +62,7 @@ class Histogram:
         low = max(min(self.low, other.low), high - _MOST_BINS)
         mass, count = np.zeros(high - low + 1), np.zeros(high - low + 1, np.int64)
         for part in (self, other):
-            under = max(low - part.low, 0)  # bins below the lowest
+            under = min(max(low - part.low, 0), len(part.mass))  # bins below the lowest
             start = max(part.low - low, 0)
             stop = start + len(part.mass) - under
             mass[start:stop] += part.mass[under:]
@@ -203,3 +203,51 @@ def medians(rows: Any, column: Column, weight: Column, n_columns: int) -> Array:
 
 def _entry(values: Array, k: int) -> Array:
     return values[:, k]
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Rows drawn at random from bins, so many from each, in proportion to weight.
+
+    The sum of two is what would have been drawn from both parts at once. A row's luck
+    depends on its number alone.
+    """
+
+    quota: Array  # rows to draw from each bin
+    bins: Array
+    luck: Array
+    rows: Indices
+
+    @classmethod
+    def of(cls, quota: Array, bins: Array, weight: Array, rows: Indices) -> Drawn:
+        """From these rows, of these bins."""
+        # The smallest exponential variables, whose rates are the weights.
+        luck = -np.log(_uniform(rows)) / weight
+        return cls(quota, bins, luck, rows)._drawn()
+
+    def __add__(self, other: Drawn) -> Drawn:
+        both = (
+            np.concatenate([getattr(part, name) for part in (self, other)])
+            for name in ("bins", "luck", "rows")
+        )
+        return Drawn(self.quota, *both)._drawn()
+
+    def _drawn(self) -> Drawn:
+        order = np.lexsort((self.luck, self.bins))
+        bins = self.bins[order]
+        begin = np.flatnonzero(np.diff(bins, prepend=-1))
+        lengths = np.diff(begin, append=len(bins))
+        rank = np.arange(len(bins)) - np.repeat(begin, lengths)
+        order = order[rank < self.quota[bins]]
+        return Drawn(self.quota, self.bins[order], self.luck[order], self.rows[order])
+
+
+def _uniform(numbers: Indices) -> Array:
+    """Numbers in (0, 1) that look random: integers, scrambled (SplitMix64)."""
+    x = numbers.astype(np.uint64) + np.uint64(1)
+    with np.errstate(over="ignore"):
+        x *= np.uint64(0x9E3779B97F4A7C15)
+        x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    x ^= x >> np.uint64(31)
+    return ((x >> np.uint64(12)) + 0.5) / 2.0**52

@@ -53,6 +53,13 @@ class SumOver(NamedTuple):
     reads_rows: bool = True
 
 
+class RowNumbers:
+    """The column of the rows' numbers, which takes no memory."""
+
+    def __getitem__(self, rows: slice) -> Indices:
+        return np.arange(rows.start, rows.stop)
+
+
 def row_chunks(n_rows: int, chunk_size: int) -> list[slice]:
     """Slices of at most `chunk_size` rows that cover `n_rows` rows."""
     return [slice(i, min(i + chunk_size, n_rows)) for i in range(0, n_rows, chunk_size)]

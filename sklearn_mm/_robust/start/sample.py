@@ -12,8 +12,8 @@ import scipy.sparse
 from sklearn_mm._robust.linear import LinearPoint, LinearResidual
 from sklearn_mm._robust.problem import squared_norms
 from sklearn_mm._robust.start.whitened import MAX_WHITENED
-from sklearn_mm._rows.ranks import Histogram
-from sklearn_mm._rows.table import Column, Rows
+from sklearn_mm._rows.ranks import Drawn, Histogram
+from sklearn_mm._rows.table import Column, RowNumbers, Rows
 from sklearn_mm._solver.roles import Array, Indices
 
 # Rows that the decision looks at; its cost does not grow with the data beyond. Fifty
@@ -21,6 +21,8 @@ from sklearn_mm._solver.roles import Array, Indices
 _DECIDING_ROWS, _MIN_DECIDING, _MAX_DECIDING = 50, 1_000, 2_000
 # Below this a sample says nothing about so many parameters.
 ROWS_PER_PARAMETER = 5.0
+# Rows that are put in order one by one.
+_MOST_ROWS = 2_000_000
 # Bits of a squared residual that are left when its exponent and twelve binary digits
 # are told from others.
 _SHIFT = 40
@@ -86,9 +88,17 @@ class RowNorms:
         many = np.count_nonzero(found.mass) > n_rows
         reached = np.cumsum(found.mass)
         grid = (np.arange(n_rows) + 0.5) / n_rows * reached[-1]
+        hit = np.searchsorted(reached, grid)
         wanted = np.full(len(reached), not many)
-        wanted[np.searchsorted(reached, grid)] = True
-        parts = list(self._map(_rows_of, found.low, wanted))
+        wanted[hit] = True
+        if found.count[wanted].sum() > _MOST_ROWS:  # any rows of their bins will do
+            bins, quota = np.unique(hit, return_counts=True)
+            columns = (self.residual, self.weight, RowNumbers())
+            args = (found.low, len(reached), bins, quota)
+            drawn = self.rows.sum(_drawn, *columns, args=args)
+            share = quota / np.maximum(np.bincount(drawn.bins, minlength=len(quota)), 1)
+            return drawn.rows, share[drawn.bins], True
+        parts = list(self._map(_rows_of, found.low, len(reached), wanted.nonzero()[0]))
         starts = [chunk.start for chunk in self.rows.chunks]
         rows = np.concatenate([f[0] + i for f, i in zip(parts, starts, strict=True)])
         norms, weight = (np.concatenate([f[i] for f in parts]) for i in (1, 2))
@@ -117,12 +127,30 @@ def _counted(residual: Array, weight: Array) -> Histogram:
 
 
 def _rows_of(
-    residual: Array, weight: Array, low: int, wanted: Array
+    residual: Array, weight: Array, low: int, n_bins: int, bins: Indices
 ) -> tuple[Indices, Array, Array]:
-    """Rows of the bins that are wanted, with their norms and weights."""
-    norms = squared_norms(residual)
+    """Rows of some bins, with their norms and weights."""
+    norms, wanted = squared_norms(residual), np.zeros(n_bins, dtype=bool)
+    wanted[bins] = True
     rows = np.flatnonzero(wanted[_bins(norms, low)] & (weight > 0))
     return rows, norms[rows], weight[rows]
+
+
+def _drawn(
+    residual: Array,
+    weight: Array,
+    numbers: Indices,
+    low: int,
+    n_bins: int,
+    bins: Indices,
+    quota: Array,
+) -> Drawn:
+    """So many rows of some bins, at random."""
+    place = np.full(n_bins, -1)
+    place[bins] = np.arange(len(bins))
+    places = place[_bins(squared_norms(residual), low)]
+    rows = np.flatnonzero((places >= 0) & (weight > 0))
+    return Drawn.of(quota, places[rows], weight[rows], numbers[rows])
 
 
 def _bins(norms: Array, low: int) -> Array:
