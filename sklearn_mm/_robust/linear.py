@@ -118,7 +118,7 @@ class LinearResidual:
             residual = self.rows.fill(out, residuals, self.y, args=args)
         else:  # X need not be read
             residual = self.rows.beside.fill(out, targets, self.y, args=units)
-        return LinearPoint(theta, residual, self.penalty(theta))
+        return LinearPoint(theta, self.rows.keep(residual), self.penalty(theta))
 
     def moved(self, point: LinearPoint, theta: Array, change: Column) -> LinearPoint:
         """The point of a theta where residuals differ by a known change.
@@ -126,7 +126,7 @@ class LinearResidual:
         The memory of the change becomes that of the residuals.
         """
         residual = self.rows.beside.fill(change, _sum, point.residual, change)
-        return LinearPoint(theta, residual, self.penalty(theta))
+        return LinearPoint(theta, self.rows.keep(residual), self.penalty(theta))
 
     def penalty(self, theta: Array) -> float:
         """The part of the objective that depends on theta alone."""
@@ -153,11 +153,14 @@ class LinearResidual:
         args = self.frame.unpack(theta)
         if out is None:
             out = self.rows.column(args[0].shape[1])
-        return self.rows.fill(out, fitted, args=args)
+        return self.rows.keep(self.rows.fill(out, fitted, args=args))
 
     def gradient(self, residual: Column, weights: Column) -> Array:
         """Z' diag(w) R."""
-        raw, total = self.rows.sum(products, weights, residual)
+        return self.centred(*self.rows.sum(products, weights, residual))
+
+    def centred(self, raw: Array, total: Array) -> Array:
+        """Z' V from the sums X' V and 1' V of `products`."""
         frame = self.frame
         G = (raw - np.outer(frame.mean, total)) / frame.scale[:, None]
         return np.vstack([G, total]) if frame.fit_intercept else G

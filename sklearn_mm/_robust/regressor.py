@@ -358,6 +358,8 @@ class HalfQuadraticRobustRegressor(
         )
         weight, unit_weight = unit_weights(sample_weight, X)
         rows = Rows.of(X, self.chunk_size, self.n_jobs)
+        given = y, weight
+        y, weight = rows.place(y), rows.place(weight)
         scaling = Scaling.of(
             rows, y, weight, unit_weight, self.fit_intercept, type(self).__name__
         )
@@ -365,7 +367,7 @@ class HalfQuadraticRobustRegressor(
         kernel, tuning = self._kernel(model.shape[1])
         criterion = self._criterion()
         monitor = FitMonitor.of(self, *data, scaling.plane, scaling.objective)
-        point = given_start(self.init, previous, model, scaling, y, weight)
+        point = given_start(self.init, previous, model, scaling, *given)
         start = robust_start(
             model,
             weight,
@@ -494,12 +496,12 @@ class HalfQuadraticRobustRegressor(
 
     def _record_rows(self, problem, point, tuning, out):
         """Weights and verdicts on the training rows."""
-        self.weights_ = problem.confidence(point, out=out)
-        radius = inlier_scales(point.residual.shape[1]) * problem.tau / tuning
-        mask = problem.rows.column(dtype=bool)
-        self.inlier_mask_ = problem.rows.fill(
-            mask, _is_within, point.residual, args=(radius,)
-        )
+        rows = problem.rows
+        self.weights_ = rows.output(problem.confidence(point, out=out), np.float64)
+        radius = inlier_scales(problem.model.shape[1]) * problem.tau / tuning
+        mask = rows.column(dtype=bool)
+        mask = rows.fill(mask, _is_within, point.residual, args=(radius,))
+        self.inlier_mask_ = rows.output(mask, bool)
 
 
 def _in_noise_scales(scaling, model, start, y):

@@ -88,5 +88,5 @@ def _on_all_rows(
         total: Array = beside.sum(function, point.residual, weight)
         return total
 
-    total = float(np.sum(weight))
+    total = beside.total(weight)
     return refined_scale(sums, choice.scale, 0.0 * choice.scale, total)
