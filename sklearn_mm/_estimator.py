@@ -199,6 +199,14 @@ class FitMonitor(Monitor):
 
     effort_name = "1/sigma"
 
+    @classmethod
+    def of(cls, estimator, *args):
+        """A monitor, or None if there is nobody to tell."""
+        heard = ("_skl_callbacks", "_parent_callback_ctx")  # of a meta-estimator
+        if estimator.verbose or any(hasattr(estimator, name) for name in heard):
+            return cls(estimator, *args)
+        return None
+
     def __init__(self, estimator, X, y, attributes, unit=1.0, max_iter=None):
         self._estimator = estimator
         self._unit = unit

@@ -9,8 +9,8 @@ from sklearn.base import clone
 from sklearn.utils.validation import check_array, has_fit_parameter
 
 from sklearn_mm._robust.linear import LinearPoint, LinearResidual
+from sklearn_mm._robust.normal_equations import least_squares
 from sklearn_mm._robust.problem import squared_norms
-from sklearn_mm._robust.reweighting import least_squares
 from sklearn_mm._robust.scaling import Scaling
 from sklearn_mm._rows.sources import LazyRows
 from sklearn_mm._rows.statistics import weighted_median
@@ -88,7 +88,6 @@ def _array_theta(
         return scaling.theta(coef, values[:, p])
     if not model.frame.fit_intercept:
         return scaling.theta(coef, np.zeros(d))
-    fitted = model.fitted(scaling.theta(coef, scaling.centre))
-    offset = model.Y[:] - fitted
+    offset = model.at(scaling.theta(coef, scaling.centre)).residual
     shift = weighted_median(offset, weight) * scaling.spread
     return scaling.theta(coef, scaling.centre + shift)

@@ -13,13 +13,11 @@ itself, since what matters of H is its shape and not its size.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
-import scipy.sparse.linalg
 
 from sklearn_mm._robust.linear import LinearPoint, LinearResidual
-from sklearn_mm._robust.normal_equations import SymmetricFactor
+from sklearn_mm._robust.normal_equations import SymmetricFactor, solve
 from sklearn_mm._robust.problem import Confidence, HalfQuadraticProblem, squared_norms
 from sklearn_mm._rows.table import Column
 from sklearn_mm._solver.roles import Array, Inferred, Moved, Proposal, Trial
@@ -27,9 +25,6 @@ from sklearn_mm.kernels import Kernel
 
 # H is kept on more rows than this, while the weights' mean relative change is below.
 _KEEP_ROWS, _KEEP_DRIFT = 10_000, 0.2
-# H is not formed for more sparse columns than this.
-_MAX_GRAM = 2_000
-_CG_TOLERANCE = 1e-8
 # Over-relaxation beyond this keeps less than 3/4 of the decrease; it is not believed.
 _MAX_RELAXATION = 1.5
 
@@ -63,6 +58,7 @@ class Workspace:
     spare: Column | None = None  # for the residuals of the next point
     gram: KeptGram | None = None  # the matrix of an earlier round
     latest: Reweighted | None = None  # it alone may hold changes of residuals
+    total_weight: float | None = None  # of the samples, which makes changes relative
 
 
 @dataclass
@@ -106,19 +102,21 @@ class ReweightedLeastSquares:
         self, problem: HalfQuadraticProblem, point: LinearPoint, inferred: Inferred
     ) -> Moved:
         """Go there."""
-        proposal = inferred.trial.proposal
+        proposal, state = inferred.trial.proposal, self.state
         assert isinstance(proposal, Reweighted)
         model: LinearResidual = problem.model
+        if state.total_weight is None:
+            state.total_weight = float(problem.rows.sum(np.sum, problem.sample_weight))
         if proposal.moved is not None:
             memory, proposal.moved = proposal.moved, None
             new = model.moved(point, proposal.theta, memory)
         else:
-            new = model.at(proposal.theta, self.state.spare)
-        self.state.spare = point.residual  # nobody needs it any more
+            new = model.at(proposal.theta, state.spare)
+        state.spare = point.residual  # nobody needs it any more
         # decrease = sum_i w_i u_i ||fitted_i - fitted_i'||**2 / 2 (+ penalty): the root
         # mean square change of the fitted values, invariant under any
         # reparametrisation of the model.
-        square = 2.0 * max(proposal.decrease, 0.0) / problem.total_weight
+        square = 2.0 * max(proposal.decrease, 0.0) / state.total_weight
         change = float(np.sqrt(square)) / max(problem.tau, self.resolution)
         return Moved(new, change, info={"decrease": proposal.decrease})
 
@@ -191,26 +189,6 @@ class ReweightedLeastSquares:
         return Reweighted(decrease, point.theta + step * delta.ravel(), moved)
 
 
-def solve(
-    model: LinearResidual, point: LinearPoint, weights: Column
-) -> tuple[Array, Array, SymmetricFactor | None]:
-    """The change of theta that minimises the bound, G, and a factor of H."""
-    if model.is_sparse and model.shape[0] > _MAX_GRAM:
-        return *_conjugate_gradients(model, point, weights), None
-    H, G = model.normal_equations(point.residual, weights)
-    H.flat[:: len(H) + 1] += model.ridge  # the diagonal
-    G = model.right_side(point.theta, G)
-    factor = SymmetricFactor(H)
-    return factor.solve(G), G, factor
-
-
-def least_squares(model: LinearResidual, weights: Column) -> LinearPoint:
-    """The point of (ridge) least squares."""
-    origin = model.at(np.zeros(model.shape).ravel())
-    delta, _, _ = solve(model, origin, weights)
-    return model.at(delta.ravel(), origin.residual)
-
-
 def _is_close(model: LinearResidual, weights: Column, gram: KeptGram) -> bool:
     change, size = model.rows.beside.sum(_drift, weights, gram.weights)
     return bool(change <= _KEEP_DRIFT * size)
@@ -250,28 +228,6 @@ def _curvatures(
     u = kernel.weight(z * effort**2)
     shrunk = kernel.weight(z * (1.0 + h))
     return np.array([sample_weight @ u, sample_weight @ (shrunk - u)])
-
-
-def _conjugate_gradients(
-    model: LinearResidual, point: LinearPoint, weights: Column
-) -> tuple[Array, Array]:
-    """The same minimiser without forming H, for many sparse columns.
-
-    Conjugate gradients minimise over subspaces: delta' H delta = delta' G.
-    """
-    q, d = model.shape
-    G = model.right_side(point.theta, model.gradient(point.residual, weights))
-    memory = model.rows.column(1)
-
-    def product(v: Array) -> Array:
-        fitted = model.fitted(v, memory)
-        products: Array = model.gradient(fitted, weights)[:, 0] + model.ridge * v
-        return products
-
-    H = scipy.sparse.linalg.LinearOperator((q, q), matvec=product, dtype=float)
-    cg: Any = scipy.sparse.linalg.cg
-    columns = [cg(H, G[:, j], rtol=_CG_TOLERANCE, maxiter=q)[0] for j in range(d)]
-    return np.column_stack(columns), G
 
 
 # Tasks on columns.

@@ -8,15 +8,17 @@ does the same for targets, which would double in memory if they were converted a
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import scipy.sparse
 from sklearn.utils import check_array
 
-from sklearn_mm._rows.workers import call_on_part, row_chunks
+from sklearn_mm._rows.table import row_chunks
+from sklearn_mm._rows.workers import call_on_part
 from sklearn_mm._solver.roles import Array
 
 # Rows read at a time when a few are gathered from everywhere.
@@ -50,9 +52,6 @@ class LazyRows:
     """Rows of an array-like object that slices, read and checked on demand."""
 
     array: Any
-    divisor: Array | None = None  # of the columns
-    # The block that rows were gathered from last: mini-batches come from one block.
-    _last: dict[int, Array] = field(default_factory=dict, compare=False, repr=False)
 
     ndim = 2
 
@@ -63,8 +62,7 @@ class LazyRows:
     @property
     def dtype(self) -> np.dtype:
         """Precision of the rows that are read."""
-        kept = self.array.dtype == np.float32 and self.divisor is None
-        return np.dtype(np.float32 if kept else np.float64)
+        return np.dtype(np.float32 if self.array.dtype == np.float32 else np.float64)
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -75,20 +73,15 @@ class LazyRows:
         return self._gather(np.asarray(rows))
 
     def check(self, rows: Any) -> Array:
-        """A NumPy array of finite numbers, in the precision and the units to use."""
+        """A NumPy array of finite numbers, in the precision to use."""
         if not len(rows):
             return np.empty((0, self.shape[1]), dtype=self.dtype)
-        dtype = np.float64 if self.divisor is not None else self.dtype
-        rows = check_array(np.asarray(rows), dtype=dtype, input_name="X")
-        return rows if self.divisor is None else rows / self.divisor
-
-    def divided(self, divisor: Array) -> LazyRows:
-        """The same rows with columns divided."""
-        return type(self)(self.array, divisor)
+        checked: Array = check_array(np.asarray(rows), dtype=self.dtype, input_name="X")
+        return checked
 
     def part(self, chunk: slice) -> _Part:
         """What a worker needs to read a chunk."""
-        return _Part(replace(self, _last={}), chunk)
+        return _Part(self, chunk)
 
     def _gather(self, rows: Any) -> Array:
         """Any rows in any order; a block that holds some is read once."""
@@ -110,18 +103,48 @@ class LazyRows:
 
     def _rows_of(self, parts: dict[int, Array], blocks: list[slice]) -> Iterator[Array]:
         """Some rows of some blocks."""
-        return (self._block(i, blocks)[rows] for i, rows in parts.items())
-
-    def _block(self, i: int, blocks: list[slice]) -> Array:
-        if i not in self._last:
-            self._last.clear()
-            self._last[i] = self[blocks[i]]
-        return self._last[i]
+        return (self[blocks[i]][rows] for i, rows in parts.items())
 
     @property
     def batch_blocks(self) -> list[slice]:
         """Blocks of rows that are read at once where a few rows are needed."""
         return row_chunks(len(self), max(1, _GATHERED_ENTRIES // self.shape[1]))
+
+
+@dataclass
+class BlockReader:
+    """The block of rows that mini-batches are drawn from at present.
+
+    Stands in for X in training with mini-batches, which come from one block after
+    another, so that each is read once an epoch.
+    """
+
+    rows: LazyRows
+    number: int = -1  # of the block in hand
+    block: Array | None = None
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.rows.shape
+
+    @property
+    def dtype(self) -> np.dtype:
+        return self.rows.dtype
+
+    @property
+    def batch_blocks(self) -> list[slice]:
+        """Borders of the blocks."""
+        return self.rows.batch_blocks
+
+    def __getitem__(self, rows: Array) -> Array:
+        blocks = self.batch_blocks
+        number = bisect.bisect(blocks, int(rows[0]), key=lambda block: block.start) - 1
+        start, stop = blocks[number].start, blocks[number].stop
+        if rows.min() < start or rows.max() >= stop:  # from everywhere
+            return self.rows[rows]
+        if number != self.number or self.block is None:
+            self.number, self.block = number, self.rows[blocks[number]]
+        return self.block[rows - start]
 
 
 @dataclass(frozen=True)
@@ -177,7 +200,7 @@ class DaskRows(LazyRows):
 
         blocks = self.array.to_delayed().ravel()
         task = dask.delayed(_call_on_block, pure=False)
-        reader = LazyRows(_Shape(self.array.shape, self.array.dtype), self.divisor)
+        reader = LazyRows(_Shape(self.array.shape, self.array.dtype))
         with dask.config.set(_GRAPH_CARRIES_ROWS):
             tasks = [
                 task(function, reader, block, *arguments(chunk))
@@ -186,13 +209,11 @@ class DaskRows(LazyRows):
             yield from dask.compute(*tasks)
 
     def _rows_of(self, parts: dict[int, Array], blocks: list[slice]) -> Iterator[Array]:
-        if len(parts) == 1:  # a mini-batch; the next one is from this block as well
-            return super()._rows_of(parts, blocks)
         # Workers pick rows from their blocks, which stay where they are.
         array = self.array.blocks[list(parts)]
         wanted = iter(parts.values())
         chunks = [blocks[i] for i in parts]
-        return replace(self, array=array, _last={}).map_blocks(
+        return replace(self, array=array).map_blocks(
             _take, chunks, lambda chunk: (next(wanted),)
         )
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -29,9 +29,9 @@ from sklearn_mm._rows.workers import (
     is_local,
     one_blas_thread,
     parallel,
-    row_chunks,
     threads,
 )
+from sklearn_mm._solver.roles import Indices
 
 # Rows and entries of a task: large enough that handing it to a worker costs nothing
 # compared with it, and small enough that rows read from a file take little memory.
@@ -43,9 +43,14 @@ _COLUMN_ROWS = 262_144
 Column = Any
 
 
+def row_chunks(n_rows: int, chunk_size: int) -> list[slice]:
+    """Slices of at most `chunk_size` rows that cover `n_rows` rows."""
+    return [slice(i, min(i + chunk_size, n_rows)) for i in range(0, n_rows, chunk_size)]
+
+
 @dataclass(frozen=True)
 class Rows:
-    """Rows of an array and the columns beside them.
+    """Rows of an array and the columns that belong to them.
 
     Parameters
     ----------
@@ -57,16 +62,36 @@ class Rows:
         Rows of a task; None lets it depend on the number of columns of X.
     n_jobs : int or None, default=None
         Number of workers.
+
+    Attributes
+    ----------
+    chunks : list of slice
+        Rows of each task.
+    beside : Rows
+        The columns alone: tasks are functions of these, and do not read X.
     """
 
     X: Any
     n_rows: int
     chunk_size: int | None = None
     n_jobs: int | None = None
+    chunks: list[slice] = field(init=False, repr=False)
+    beside: Rows = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.n_jobs == 0:
             raise ValueError("n_jobs must be None or a non-zero integer, got 0.")
+        X, size, beside = self.X, self.chunk_size, self
+        if X is None:
+            chunks = row_chunks(self.n_rows, size or _COLUMN_ROWS)
+        else:
+            beside = Rows(None, self.n_rows, size, self.n_jobs)
+            entries = _CHUNK_ENTRIES // max(1, X.shape[1])
+            size = size or max(64, min(_CHUNK_ROWS, entries))
+            # Blocks of X where it has borders that are given.
+            chunks = getattr(X, "row_blocks", None) or row_chunks(self.n_rows, size)
+        object.__setattr__(self, "chunks", chunks)
+        object.__setattr__(self, "beside", beside)
 
     @classmethod
     def of(
@@ -74,22 +99,6 @@ class Rows:
     ) -> Rows:
         """The rows of X."""
         return cls(X, X.shape[0], chunk_size, n_jobs)
-
-    @functools.cached_property
-    def beside(self) -> Rows:
-        """The columns alone: tasks are functions of these, and do not read X."""
-        return Rows(None, self.n_rows, self.chunk_size, self.n_jobs)
-
-    @functools.cached_property
-    def chunks(self) -> list[slice]:
-        """Rows of each task: blocks of X where it has borders that are given."""
-        if self.X is None:
-            return row_chunks(self.n_rows, self.chunk_size or _COLUMN_ROWS)
-        own: list[slice] | None = getattr(self.X, "row_blocks", None)
-        if own is not None:
-            return own
-        size = min(_CHUNK_ROWS, _CHUNK_ENTRIES // max(1, self.X.shape[1]))
-        return row_chunks(self.n_rows, self.chunk_size or max(64, size))
 
     def column(
         self, n_columns: int | None = None, dtype: Any = np.float64
@@ -101,6 +110,10 @@ class Rows:
         """
         shape = (self.n_rows,) if n_columns is None else (self.n_rows, n_columns)
         return np.empty(shape, dtype)
+
+    def take(self, index: Indices, *columns: Column) -> tuple[Any, ...]:
+        """Some rows of X, in the order of the index, and their entries of columns."""
+        return tuple(values[index] for values in (self.X, *columns))
 
     def map(
         self,

@@ -15,6 +15,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -44,12 +45,8 @@ def _trial(
     rejected: Proposal | None = None,
 ) -> Trial:
     """A trial that asks the step for its proposal when that is wanted."""
-    return Trial(
-        bounds,
-        effort,
-        latent,
-        lambda trial: step.propose(problem, point, trial, rejected),
-    )
+    propose = functools.partial(step.propose, problem, point, rejected=rejected)
+    return Trial(bounds, effort, latent, propose)
 
 
 def _is_final(criterion: Criterion, trial: Trial, memory: Memory) -> bool:

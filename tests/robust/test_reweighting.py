@@ -6,13 +6,12 @@ import scipy.sparse
 from linear_problem import least_squares_bound, make_model, make_problem
 from numpy.testing import assert_allclose, assert_array_equal
 
-from sklearn_mm._robust import reweighting
+from sklearn_mm._robust import normal_equations, reweighting
+from sklearn_mm._robust.normal_equations import least_squares, solve
 from sklearn_mm._robust.reweighting import (
     ReweightedLeastSquares,
     Workspace,
     curvature_ratio,
-    least_squares,
-    solve,
 )
 from sklearn_mm._solver.roles import ALL_ROWS, Inferred, Trial
 from sklearn_mm.kernels import KERNELS
@@ -207,7 +206,7 @@ def test_many_sparse_columns_go_without_the_matrix(rng, monkeypatch, fit_interce
     exact, best = minimize(model, theta, weight, ReweightedLeastSquares(True))
     *_, factor = solve(model, model.at(theta), weight)
     assert factor is not None
-    monkeypatch.setattr(reweighting, "_MAX_GRAM", 10)
+    monkeypatch.setattr(normal_equations, "_MAX_GRAM", 10)
     found, decrease = minimize(model, theta, weight, ReweightedLeastSquares(True))
     *_, factor = solve(model, model.at(theta), weight)
     assert factor is None

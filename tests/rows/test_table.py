@@ -7,10 +7,12 @@ import joblib
 import numpy as np
 import pytest
 import scipy.sparse
+from hypothesis import given
+from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
 from sklearn_mm._rows.sources import lazy_rows
-from sklearn_mm._rows.table import Rows
+from sklearn_mm._rows.table import Rows, row_chunks
 
 X = np.arange(46.0).reshape(23, 2)
 COLUMN = np.arange(23.0)
@@ -251,3 +253,10 @@ class TestChunks:
         assert rows.column().shape == (23,)
         assert rows.column(3, np.float32).shape == (23, 3)
         assert rows.column(3, np.float32).dtype == np.float32
+
+
+@given(n=st.integers(0, 50), size=st.integers(1, 60))
+def test_chunks_cover(n, size):
+    chunks = row_chunks(n, size)
+    assert [i for chunk in chunks for i in range(n)[chunk]] == list(range(n))
+    assert all(0 < chunk.stop - chunk.start <= size for chunk in chunks)

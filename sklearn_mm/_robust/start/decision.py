@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from sklearn_mm._robust.linear import LinearPoint, LinearResidual
-from sklearn_mm._robust.reweighting import least_squares
+from sklearn_mm._robust.normal_equations import least_squares
 from sklearn_mm._robust.start.population import refined_scale
 from sklearn_mm._robust.start.sample import DecidingRows
 from sklearn_mm._robust.start.search import Choice, Verdict, choose_plane

@@ -49,7 +49,7 @@ class DecidingRows:
         n_rows = max(n_rows, int(ROWS_PER_PARAMETER * q))
         order, sampled = norms.sample(n_rows)
         weight = np.ones(len(order)) if sampled else sample_weight[order]
-        X, Y = model.rows.X[order].astype(np.float64), model.Y[order]
+        X, Y = model.take(order)
         first, total = _merge_copies(np.hstack([_fingerprint(X), Y]), weight)
         n = len(first)
         X = X[first]
