@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from sklearn_mm._robust.linear import LinearPoint, LinearResidual
-from sklearn_mm._robust.reweighting import least_squares
+from sklearn_mm._robust.normal_equations import least_squares
 from sklearn_mm._robust.start.population import refined_scale
 from sklearn_mm._robust.start.sample import DecidingRows
 from sklearn_mm._robust.start.search import Choice, Verdict, choose_plane
@@ -88,5 +88,5 @@ def _on_all_rows(
         total: Array = beside.sum(function, point.residual, weight)
         return total
 
-    total = float(np.sum(weight))
+    total = beside.total(weight)
     return refined_scale(sums, choice.scale, 0.0 * choice.scale, total)
