@@ -22,12 +22,8 @@ import numpy as np
 
 from sklearn_mm._hebbian.difference import DifferencePhases, Experience
 from sklearn_mm._hebbian.energy import Array, Energy, unpack
-from sklearn_mm._hebbian.problem import (
-    Batch,
-    ContrastiveProblem,
-    Point,
-    clamped_passes,
-)
+from sklearn_mm._hebbian.point import Point
+from sklearn_mm._hebbian.problem import Batch, ContrastiveProblem, clamped_passes
 from sklearn_mm._solver.inference import Continuation, _trial
 from sklearn_mm._solver.roles import (
     Bounds,
