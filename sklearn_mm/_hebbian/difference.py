@@ -50,6 +50,7 @@ from sklearn_mm._hebbian.energy import (
     Layers,
     Network,
     Phases,
+    add_multiple,
     between,
     row_products,
 )
@@ -202,10 +203,11 @@ class DifferencePhases:
             while len(self._change) <= j:
                 self._change.append([None, *(np.zeros_like(x) for x in p[1:])])
         for k in range(1, H):
-            kept = self._change[j][k] if learn else self._one[k]
-            change = _subtract(q[k], p[k], out=kept)
-            omega = self.dtype.type(experience.omega[j, k])
-            _add(q[k], _multiply(change, omega, out=self._other[k]), out=q[k])
+            if learn:
+                _subtract(q[k], p[k], out=self._change[j][k])
+            omega = float(experience.omega[j, k])
+            _multiply(q[k], self.dtype.type(1.0 + omega), out=q[k])
+            add_multiple(q[k], -omega, p[k])
 
     def _learn(self, experience: Experience, j: int, miss: Layers) -> None:
         """Improve the damping of a pass, now that it is known what it left."""
