@@ -155,6 +155,8 @@ def infer(
             n_rows=scaling.weight * problem.total_weight,
             robust_r2=_robust_r2(sums, gaussian_moments(kernel, width, d)),
         )
+    if model.l1:
+        return replace(told, reason="There is no covariance with an L1 penalty.")
     if q > MAX_COLUMNS:
         reason = f"The covariance of {q} > {MAX_COLUMNS} coefficients is not formed."
         return replace(told, reason=reason)

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse.linalg
 
+from sklearn_mm._robust.elastic_net import minimize_bound
 from sklearn_mm._robust.linear import LinearPoint, LinearResidual
 from sklearn_mm._robust.normal_equations import SymmetricFactor
 from sklearn_mm._robust.problem import Confidence, HalfQuadraticProblem, squared_norms
@@ -129,6 +130,9 @@ class ReweightedLeastSquares:
         weights: Column,
         relaxation: float,
     ) -> Reweighted:
+        if model.l1:
+            theta, decrease = minimize_bound(model, point, weights)
+            return Reweighted(decrease, theta)
         gram = self.state.gram
         if gram is not None and _is_close(model, weights, gram):
             found = self._line_search(model, point, weights, relaxation, gram)
@@ -205,10 +209,13 @@ def solve(
 
 
 def least_squares(model: LinearResidual, weights: Column) -> LinearPoint:
-    """The point of (ridge) least squares."""
+    """The point of least squares, with the model's penalties."""
     origin = model.at(np.zeros(model.shape).ravel())
-    delta, _, _ = solve(model, origin, weights)
-    return model.at(delta.ravel(), origin.residual)
+    if model.l1:
+        theta, _ = minimize_bound(model, origin, weights)
+    else:
+        theta = solve(model, origin, weights)[0].ravel()
+    return model.at(theta, origin.residual)
 
 
 def _is_close(model: LinearResidual, weights: Column, gram: KeptGram) -> bool:

@@ -71,10 +71,16 @@ class Scaling:
         frame = moments.frame(X.dtype)
         return cls(frame, centre, spread, unit_weight, y.ndim == 1, X.dtype)
 
-    def model(self, rows: Rows, y: Array, alpha: float = 0.0) -> LinearResidual:
-        """The linear model of these data in the solver's units."""
+    def model(
+        self, rows: Rows, y: Array, alpha: float = 0.0, l1: float = 0.0
+    ) -> LinearResidual:
+        """The linear model of these data in the solver's units.
+
+        The penalties, L2 and L1, are in the user's.
+        """
         penalty = float(alpha) / self.weight
-        return LinearResidual(rows, self.targets(y), self.frame, penalty)
+        lasso = tuple(l1 / self.weight / self.spread) if l1 else ()
+        return LinearResidual(rows, self.targets(y), self.frame, penalty, lasso)
 
     def targets(self, y: Array) -> MappedRows:
         """Targets of shape (n_samples, n_outputs), brought to unit size when read."""
