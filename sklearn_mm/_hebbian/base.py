@@ -36,7 +36,7 @@ from sklearn_mm._hebbian.training import (
     feedback_weight,
     initial_theta,
 )
-from sklearn_mm._rows.sources import LazyRows
+from sklearn_mm._rows.sources import BlockReader, LazyRows
 from sklearn_mm._rows.validation import validate_rows
 from sklearn_mm._solver.history import History
 from sklearn_mm._solver.loop import Status
@@ -230,7 +230,7 @@ class BaseContrastiveHebbian(
         """
         X = self._validate_X(X)
         layers = zip(*(z for _, z in self._infer(X)), strict=True)
-        return [np.concatenate(layer) for layer in layers]
+        return [np.concatenate(layer, dtype=X.dtype) for layer in layers]
 
     def bounds(self, X, y, sample_weight=None):
         """Certified bounds of the training loss on any data.
@@ -262,8 +262,9 @@ class BaseContrastiveHebbian(
         return float(lower), float(upper)
 
     def _map_parts(self, function, problem, theta):
-        arguments = (self.inference_tol, self.max_passes)
-        return problem.map_parts(function, problem.at(theta), *arguments)
+        """Values of a function that carries inference to the end, chunk by chunk."""
+        problem, point = problem.to_the_end(problem.at(theta))
+        return problem.map_parts(function, point, self.inference_tol, self.max_passes)
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
@@ -303,6 +304,8 @@ class BaseContrastiveHebbian(
             X, Y, weight, validate = self._hold_out(
                 X, Y, weight, sizes, options, random_state
             )
+        if lazy and batch_size is not None:
+            X = BlockReader(X)
         problem = self._problem(X, Y, weight, sizes, **options)
         theta = theta.astype(problem.dtype)
         dtype = X.dtype
@@ -538,7 +541,7 @@ class BaseContrastiveHebbian(
     def _outputs(self, X):
         """Outputs of the network in the units it is trained in."""
         X = self._validate_X(X)
-        return np.concatenate([output for output, _ in self._infer(X)])
+        return np.concatenate([output for output, _ in self._infer(X)], dtype=X.dtype)
 
     def _infer(self, X):
         # Targets have no part in the free phase.

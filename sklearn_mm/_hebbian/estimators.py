@@ -134,8 +134,9 @@ _PARAMETERS = """hidden_layer_sizes : int or array-like of int, default=(64,)
         Largest number of passes, in training and prediction. An update for which it
         was not enough is made in part only.
 
-    inference_tol : float, default=1e-10
-        Relative duality gap to which `predict` and `bounds` infer.
+    inference_tol : float, default=1e-12
+        Relative duality gap to which `predict` and `bounds` infer. Activations, and
+        with them predictions, are then accurate to about its square root.
 
     alpha : float, default=5e-5
         The penalty ``alpha / 2 * ||W||^2`` is added to the *mean* loss. (MLPRegressor
@@ -220,7 +221,7 @@ _ATTRIBUTES = """coefs_ : list of ndarray of shape (n_units, n_units_of_next_lay
     n_features_in_ : int
         Number of features.
 
-    feature_names_in_ : ndarray of shape (n_features_in_,)
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
         Names of features, where X has names that are all strings."""
 
 _NOTES = """Activations of the hidden layers are not computed by a rule but inferred, as
@@ -323,7 +324,7 @@ class ContrastiveHebbianRegressor(
         eta=0.5,
         n_passes=8,
         max_passes=200,
-        inference_tol=1e-10,
+        inference_tol=1e-12,
         alpha=5e-5,
         max_iter=200,
         tol=1e-4,
@@ -502,7 +503,7 @@ class ContrastiveHebbianClassifier(ClassifierMixin, BaseContrastiveHebbian):
     >>> from sklearn.datasets import load_iris
     >>> from sklearn_mm import ContrastiveHebbianClassifier
     >>> X, y = load_iris(return_X_y=True)
-    >>> model = ContrastiveHebbianClassifier(max_iter=400, random_state=0)
+    >>> model = ContrastiveHebbianClassifier(max_iter=1000, random_state=0)
     >>> bool(model.fit(X, y).score(X, y) > 0.95)
     True
     """
@@ -534,7 +535,7 @@ class ContrastiveHebbianClassifier(ClassifierMixin, BaseContrastiveHebbian):
         eta=0.5,
         n_passes=8,
         max_passes=200,
-        inference_tol=1e-10,
+        inference_tol=1e-12,
         alpha=5e-5,
         max_iter=200,
         tol=1e-4,

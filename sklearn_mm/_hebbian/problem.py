@@ -381,13 +381,21 @@ class ContrastiveProblem:
 
     def in_precision(self, point: Point) -> tuple[ContrastiveProblem, Point]:
         """Problem and point in the precision that the point's method needs."""
-        weight = self.energy.weights[0]
-        single = self.dtype == np.float32 and weight > _SINGLE_DIFFERENCES
-        if not single or point.method == "difference":
+        if self.energy.weights[0] <= _SINGLE_DIFFERENCES:
             return self, point
-        double = replace(self, double=True)
+        return self.to_the_end(point)
+
+    def to_the_end(self, point: Point) -> tuple[ContrastiveProblem, Point]:
+        """Problem and point in a precision that lets inference be carried to the end.
+
+        Rounding changes pulls in difference form in their last digits, which are small
+        next to activations; other methods it leaves several units of the last place of
+        these away from the optimum.
+        """
+        if self.dtype == np.float64 or point.method == "difference":
+            return self, point
         network = Network.at(point.theta, self.energy, np.float64)
-        return double, Point(network, point.method)
+        return replace(self, double=True), Point(network, point.method)
 
     def bounds_in_precision(self, bounds: Bounds) -> Bounds:
         """Bounds with the gradient in the precision of theta."""

@@ -276,7 +276,7 @@ class RobustFitDisplay:
             },
         )
         self.figure_.colorbar(self.scatter_, ax=ax, label="weight")
-        ax.legend()
+        _legend_above_data(ax)
         return self
 
     def _draw_fit(self, line_kwargs):
@@ -317,8 +317,21 @@ class RobustFitDisplay:
         )
         if np.abs(residual).max() > _FAR * self.radius > 0.0:
             ax.set_yscale("symlog", linthresh=self.radius)
-            ax.set_ylabel(f"{ax.get_ylabel()}, log beyond the band")
+            ax.set_ylabel(f"{ax.get_ylabel()}\n(log beyond the band)")
         return residual, np.stack([across, residual])
+
+
+def _legend_above_data(ax):
+    """Legend inside the axes, which are made higher so that it hides no point."""
+    low, high = ax.get_ylim()
+    legend = ax.legend(loc="upper center", ncols=2, fontsize="small")
+    room = legend.get_window_extent().height / ax.get_window_extent().height
+    # The legend also keeps a distance from the frame. In axes too small for both, the
+    # data are not squeezed into less than half of the height.
+    share = max(1.0 - 1.3 * room, 0.5)
+    scale = ax.yaxis.get_transform()
+    bottom, top = scale.transform([low, high])
+    ax.set_ylim(low, scale.inverted().transform([bottom + (top - bottom) / share])[0])
 
 
 def _one_feature(estimator, X, y_pred):

@@ -107,7 +107,7 @@ def minimize_bound(
 ) -> tuple[Array, float]:
     """Theta that minimises the upper bound, and what the bound loses on the way."""
     X = model.rows.X
-    wide = model.rows.n_rows < X.shape[1]
+    wide = model.rows.n_rows < len(model.frame.mean)
     if wide and isinstance(X, np.ndarray):
         theta, quadratic = _by_rows(model, point, weights, X)
     elif wide and scipy.sparse.issparse(X):

@@ -24,8 +24,13 @@ from sklearn_mm._robust.covariance import (
     t_quantile,
     undetermined,
 )
-from sklearn_mm._robust.linear import LinearPoint, LinearResidual
-from sklearn_mm._robust.normal_equations import Frame, cache_blocks
+from sklearn_mm._robust.linear import (
+    Frame,
+    LinearPoint,
+    LinearResidual,
+    cache_blocks,
+    targets,
+)
 from sklearn_mm._robust.problem import Confidence, HalfQuadraticProblem
 from sklearn_mm._robust.scaling import Scaling
 from sklearn_mm._rows.table import Column, Rows
@@ -109,14 +114,14 @@ class Inference:
                 columns.append(np.full(rows.n_rows, np.inf))
                 continue
             args = (self.frame, unit * part.matrix)
-            columns.append(rows.fill(rows.column(), quadratic_forms, args=args))
+            columns.append(np.concatenate(list(rows.map(quadratic_forms, args=args))))
         return np.column_stack(columns)
 
     def leverages(self, rows: Rows) -> Array:
         """x'(X'WX + P)^-1 x of rows: large far from rows that have weight."""
         assert self.distance is not None
         args = (self.frame, self.distance)
-        return rows.fill(rows.column(), quadratic_forms, args=args)
+        return np.concatenate(list(rows.map(quadratic_forms, args=args)))
 
 
 def infer(
@@ -145,14 +150,16 @@ def infer(
     model, kernel = problem.model, problem.kernel
     q, d = model.shape
     width = tuning if np.isfinite(kernel.tuning_constant(d)) else np.inf
-    columns = (point.residual, model.Y, problem.sample_weight)
-    sums = problem.rows.sum(_row_sums, *columns, args=(kernel, problem.tau))
+    columns = (point.residual, model.y, problem.sample_weight)
+    args = (kernel, problem.tau, model.centre, model.spread)
+    sums = problem.rows.sum(_row_sums, *columns, args=args)
+    total = float(problem.rows.sum(np.sum, problem.sample_weight))
     with np.errstate(over="ignore"):
         unit = np.square(scaling.spread) / scaling.weight
         told = Inference(
             frame=model.frame,
             unit=unit,
-            n_rows=scaling.weight * problem.total_weight,
+            n_rows=scaling.weight * total,
             robust_r2=_robust_r2(sums, gaussian_moments(kernel, width, d)),
         )
     if model.l1:
@@ -161,9 +168,7 @@ def infer(
         reason = f"The covariance of {q} > {MAX_COLUMNS} coefficients is not formed."
         return replace(told, reason=reason)
     moments = [
-        PsiMoments.of_sums(
-            sums[:5, k], problem.total_weight, kernel, width, d, scaling.weight
-        )
+        PsiMoments.of_sums(sums[:5, k], total, kernel, width, d, scaling.weight)
         for k in range(d)
     ]
     weights = problem.weights(point, Confidence(effort=1.0), memory)
@@ -192,7 +197,7 @@ def _sandwiches(
     model: LinearResidual = problem.model
     rows = model.rows
     args: tuple[Any, ...] = (model.frame, distance)
-    leverage = rows.fill(rows.column(), quadratic_forms, args=args)
+    leverage = rows.keep(rows.fill(rows.column(), quadratic_forms, args=args))
     columns = (point.residual, problem.sample_weight, leverage)
     parts = []
     for k, each in enumerate(moments):
@@ -245,9 +250,16 @@ def _moved(A: Array, part: Covariance) -> Array:
 
 
 def _row_sums(
-    residual: Array, Y: Array, sample_weight: Array, kernel: Kernel, tau: float
+    residual: Array,
+    y: Array,
+    sample_weight: Array,
+    kernel: Kernel,
+    tau: float,
+    centre: Array,
+    spread: Array,
 ) -> Array:
     """Sums of `Influence`, and of w y, w y**2 and w r**2, (8, n_outputs)."""
+    Y = targets(y, centre, spread)
     influence = Influence.of(residual, kernel, tau)
     w = sample_weight * influence.weight
     more = [w @ Y, w @ np.square(Y), w @ np.square(residual)]

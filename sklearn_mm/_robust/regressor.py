@@ -47,6 +47,7 @@ from sklearn_mm.kernels import KERNELS, get_kernel
 # start would be thrown away: a user's start begins with kernels twice as wide, the
 # chosen one, which is a fit already, with little more than exact weights (1).
 _UNTRUSTED, _TRUSTED, _CHOSEN, _EXACT = 0.0, 0.5, 0.8, 1.0
+_EXACT_WEIGHTS = Fixed(_EXACT)
 # The criterion's run hands over to exact weights when its certificate is this tight
 # relative to J; exact weights then converge at their own, faster rate.
 _HANDOVER = 1e-2
@@ -211,7 +212,7 @@ class HalfQuadraticRobustRegressor(
     n_features_in_ : int
         Number of features seen during fit.
 
-    feature_names_in_ : ndarray of shape (n_features_in_,)
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
         Names of features seen during fit, where they are all strings.
 
     See Also
@@ -263,7 +264,7 @@ class HalfQuadraticRobustRegressor(
     array([ 1., -2.])
     >>> print(model.intercept_.round(1))
     3.0
-    >>> bool(model.inlier_mask_[:40].any())
+    >>> bool(model.inlier_mask_[:40].any())  # all of them are found
     False
     """
 
@@ -367,14 +368,16 @@ class HalfQuadraticRobustRegressor(
         )
         weight, unit_weight = unit_weights(sample_weight, X)
         rows = Rows.of(X, self.chunk_size, self.n_jobs)
+        given = y, weight
+        y, weight = rows.place(y), rows.place(weight)
         scaling = Scaling.of(
             rows, y, weight, unit_weight, self.fit_intercept, type(self).__name__
         )
         model = scaling.model(rows, y, *self._penalties())
         kernel, tuning = self._kernel(model.shape[1])
         criterion = self._criterion()
-        monitor = FitMonitor(self, *data, scaling.plane, scaling.objective)
-        point = given_start(self.init, previous, model, scaling, y, weight)
+        monitor = FitMonitor.of(self, *data, scaling.plane, scaling.objective)
+        point = given_start(self.init, previous, model, scaling, *given)
         start = robust_start(
             model,
             weight,
@@ -395,7 +398,8 @@ class HalfQuadraticRobustRegressor(
         result = self._minimize(
             problem, start.point, criterion, previous, history, monitor, memory
         )
-        monitor.finish(result.point)
+        if monitor is not None:
+            monitor.finish(result.point)
         warn_unless_converged(self, result.status)
         self.__dict__.update(scaling.plane(result.point.theta))
         self.scale_ = self._fitted_scale(start.scale * scaling.spread)
@@ -492,7 +496,7 @@ class HalfQuadraticRobustRegressor(
         first = Stage(problem, criterion, step, tol, effort, monitor)
         # No need for the criterion again: its certificate is tight here.
         step = ReweightedLeastSquares(True, _RESOLUTION, memory)
-        last = Stage(problem, Fixed(_EXACT), step, self.tol, _EXACT, monitor)
+        last = Stage(problem, _EXACT_WEIGHTS, step, self.tol, _EXACT, monitor)
         return run_stages(
             first,
             last,
@@ -512,12 +516,12 @@ class HalfQuadraticRobustRegressor(
 
     def _record_rows(self, problem, point, tuning, out):
         """Weights and verdicts on the training rows."""
-        self.weights_ = problem.confidence(point, out=out)
-        radius = inlier_scales(point.residual.shape[1]) * problem.tau / tuning
-        mask = problem.rows.column(dtype=bool)
-        self.inlier_mask_ = problem.rows.fill(
-            mask, _is_within, point.residual, args=(radius,)
-        )
+        rows = problem.rows
+        self.weights_ = rows.output(problem.confidence(point, out=out), np.float64)
+        radius = inlier_scales(problem.model.shape[1]) * problem.tau / tuning
+        mask = rows.column(dtype=bool)
+        mask = rows.fill(mask, _is_within, point.residual, args=(radius,))
+        self.inlier_mask_ = rows.output(mask, bool)
 
 
 def _in_noise_scales(model, start):

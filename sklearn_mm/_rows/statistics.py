@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import _check_sample_weight
 
+from sklearn_mm._rows.sources import check_lengths, is_dask
 from sklearn_mm._solver.roles import Array
 
 
@@ -26,13 +27,15 @@ def weighted_median(values: Array, weight: Array) -> Array:
     return 0.5 * (ordered[lower, columns] + ordered[upper, columns])
 
 
-def unit_weights(sample_weight: Any, X: Any) -> tuple[Array, float]:
+def unit_weights(sample_weight: Any, X: Any) -> tuple[Any, float]:
     """Checked weights divided by the largest, and that one.
 
     Sums over rows of the former stay far from overflow.
     """
     if sample_weight is None:  # ones that take no memory
         return np.broadcast_to(1.0, X.shape[0]), 1.0
+    if is_dask(sample_weight):
+        return _weights_in_blocks(sample_weight, X)
     weight: Array = _check_sample_weight(
         sample_weight, X, dtype=np.float64, ensure_non_negative=True
     )
@@ -40,3 +43,20 @@ def unit_weights(sample_weight: Any, X: Any) -> tuple[Array, float]:
         raise ValueError("Sample weights must contain at least one non-zero number.")
     unit = float(weight.max())
     return weight / unit, unit
+
+
+def _weights_in_blocks(sample_weight: Any, X: Any) -> tuple[Any, float]:
+    """The same for a Dask array, which stays where it is."""
+    import dask
+
+    check_lengths("sample_weight", sample_weight, X.shape[0])
+    if sample_weight.ndim != 1:
+        raise ValueError("Sample weights must be 1D array or scalar")
+    low, high = map(float, dask.compute(sample_weight.min(), sample_weight.max()))
+    if not np.isfinite(low + high):
+        raise ValueError("Input sample_weight contains NaN or infinity.")
+    if low < 0:
+        raise ValueError("Negative values in data passed to `sample_weight`")
+    if high == 0:
+        raise ValueError("Sample weights must contain at least one non-zero number.")
+    return (sample_weight / high).astype(np.float64), high

@@ -130,6 +130,22 @@ def test_curve_of_a_pipeline(pyplot, line):
     assert_array_equal(display.scatter_.get_sizes(), [5])
 
 
+@pytest.mark.parametrize("size", [(6.4, 4.8), (4.0, 3.0)])
+@pytest.mark.parametrize("shift", [5.0, 1e6])  # the latter on a logarithmic axis
+def test_legend_hides_no_point(pyplot, rng, size, shift):
+    X = rng.normal(size=(200, 2))
+    y = X @ [1.0, 2.0] + rng.normal(size=200)
+    y[:60] += shift
+    model = HalfQuadraticRobustRegressor(random_state=0).fit(X, y)
+    _, ax = pyplot.subplots(figsize=size, layout="constrained")
+    display = RobustFitDisplay.from_estimator(model, X, y, ax=ax)
+    display.figure_.canvas.draw()
+    box = ax.get_legend().get_window_extent()
+    for points in (display.scatter_, display.outliers_):
+        places = ax.transData.transform(points.get_offsets())
+        assert not any(box.contains(*place) for place in places)
+
+
 def test_wrong_robust_fit_arguments(pyplot, contaminated, robust):
     X, y = contaminated
     with pytest.raises(ValueError, match="kind must be one of"):

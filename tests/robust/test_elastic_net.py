@@ -42,7 +42,13 @@ class TestAgainstScikitLearn:
         """alpha is n times that of ElasticNet."""
         X, _, y = sample(rng, *shape, offset=5.0 * fit_intercept)
         options = {"l1_ratio": l1_ratio, "fit_intercept": fit_intercept}
-        ours = regressor(kernel="quadratic", alpha=30.0, **options).fit(X, y)
+        options_of_ours = {
+            "kernel": "quadratic",
+            "alpha": 30.0,
+            "scale": 1.0,
+            **options,
+        }
+        ours = regressor(**options_of_ours).fit(X, y)
         theirs = ElasticNet(alpha=30.0 / len(y), tol=1e-12, max_iter=10**6, **options)
         theirs.fit(X, y)
         np.testing.assert_allclose(ours.coef_, theirs.coef_, atol=1e-6)

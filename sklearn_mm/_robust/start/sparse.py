@@ -30,7 +30,7 @@ import numpy as np
 import scipy.sparse
 
 from sklearn_mm._robust.elastic_net import path, weighted_elastic_net
-from sklearn_mm._robust.normal_equations import Frame
+from sklearn_mm._robust.linear import Frame
 from sklearn_mm._robust.start.population import refined_scale
 from sklearn_mm._robust.start.sample import DecidingRows
 from sklearn_mm._robust.start.search import Choice, Verdict

@@ -186,7 +186,13 @@ class WhitenedRows:
     @cached_property
     def products(self) -> Array:
         """Upper triangles of z_i z_i' for all rows: makes Gram matrices one product."""
-        return self.Z[:, self.upper[0]] * self.Z[:, self.upper[1]]
+        r = self.n_parameters
+        out = np.empty((self.n_rows, r * (r + 1) // 2))
+        end = 0
+        for j in range(r):  # column by column: nothing else is as large
+            start, end = end, end + r - j
+            np.multiply(self.Z[:, j:], self.Z[:, j : j + 1], out=out[:, start:end])
+        return out
 
     def whiten(self, theta: Array) -> Array:
         """A batch of one from coefficients of the design in the units of y."""
