@@ -96,7 +96,8 @@ class LinearResidual:
     frame: Frame  # how columns are standardised
     centre: Array  # of the targets, one per output
     spread: Array  # of the targets, one per output
-    alpha: float = 0.0  # penalty of coefficients in the units of X
+    alpha: float = 0.0  # L2 penalty of coefficients in the units of X
+    l1: tuple[float, ...] = ()  # L1 penalties, one per output, if there are any
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -130,10 +131,14 @@ class LinearResidual:
 
     def penalty(self, theta: Array) -> float:
         """The part of the objective that depends on theta alone."""
-        if not self.alpha:
+        if not (self.alpha or self.l1):
             return 0.0
         B = theta.reshape(self.shape)
-        return 0.5 * float(np.sum(self.ridge[:, None] * np.square(B)))
+        penalty = 0.5 * float(np.sum(self.ridge[:, None] * np.square(B)))
+        if self.l1:
+            coef = B[: len(self.frame.mean)] / self.frame.scale[:, None]
+            penalty += float(np.sum(np.abs(coef) @ self.l1))
+        return penalty
 
     @property
     def ridge(self) -> Array:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from sklearn_mm._robust.elastic_net import minimize_bound
 from sklearn_mm._robust.linear import LinearPoint, LinearResidual, products
 from sklearn_mm._robust.normal_equations import SymmetricFactor, solve
 from sklearn_mm._robust.problem import Confidence, HalfQuadraticProblem, squared_norms
@@ -141,6 +142,9 @@ class ReweightedLeastSquares:
     ) -> Reweighted:
         """The minimiser itself."""
         weights = self.state.weights
+        if model.l1:
+            theta, decrease = minimize_bound(model, point, weights)
+            return Reweighted(decrease, theta)
         delta, G, factor = solve(model, point, weights)
         if factor is not None and model.rows.n_rows > _KEEP_ROWS:
             self._keep(model, weights, factor, float(np.sum(delta * G)))
