@@ -359,6 +359,21 @@ def _efficiency(kernel: Kernel, d: int, c: float) -> float:
     return slope**2 / variance if variance > 0.0 else 0.0
 
 
+@functools.lru_cache(maxsize=256)
+def gaussian_moments(kernel: Kernel, width: float, d: int = 1) -> tuple[float, float]:
+    """E w and E w t**2 / d of residuals of d outputs with Gaussian noise of scale one.
+
+    The width is infinite, or any, for the quadratic kernel; both moments are then one.
+    """
+    if not np.isfinite(width):
+        return 1.0, 1.0
+    nodes, quadrature = _chi_rule(d, width)
+    quadrature = quadrature / quadrature.sum()  # exact for weights of one
+    omega = kernel.weight(np.square(nodes / width))
+    squares = np.square(nodes) * (d / float(quadrature @ np.square(nodes)))
+    return float(quadrature @ omega), float(quadrature @ (squares * omega)) / d
+
+
 def _chi_rule(d: int, c: float) -> tuple[Array, Array]:
     """Quadrature for the chi law, split at the kernel's kink."""
     x, w = roots_legendre(80)

@@ -18,7 +18,7 @@ top.
 
 import math
 
-from _figures import add_row, arguments, legend_beside, save, summary, train
+from _figures import add_row, arguments, legend_beside, save, summary, trainer
 
 import matplotlib.pyplot as plt
 
@@ -62,13 +62,13 @@ def main(argv=None):
         batches=(int, 6000, "mini-batches at least"),
     )
     n_batches = 20 if args.quick else args.batches
-    rows = []
+    rows, fit = [], trainer(args)
     for inference in args.inference:
         fits = {}
         for name, (X, y, hidden) in data(args).items():
             X = X.astype("f4")
             for method, params in METHODS.items():
-                model = train(
+                model = fit(
                     X,
                     y,
                     hidden,

@@ -3,8 +3,8 @@
 A pass goes over the layers (upwards in the free phase, where only lower layers are
 pulled at; downwards in the clamped one, since what is new to it comes from the output)
 and minimises the energy over one unit after the other, for all rows at once. Units are
-taken in blocks: within a block the gradient is updated unit by unit, and the rest of
-the layer hears of the block in one matrix product. The iterates are those of the plain
+taken in blocks: within a block units hear of each other one by one, and the rest of the
+layer hears of the block in one matrix product. The iterates are those of the plain
 method, several times faster.
 
 A loss that is not quadratic is replaced by the quadratic of its largest curvature that
@@ -17,7 +17,7 @@ import numpy as np
 
 from sklearn_mm._hebbian.energy import Array, Box, Layers, Network, between
 
-_BLOCK = 8
+_BLOCK = 64  # what the units of a block have changed stays in the cache
 
 
 class CoordinatePhases:
@@ -35,12 +35,7 @@ class CoordinatePhases:
     def run(
         self, network: Network, gram: Layers, drive: Array, Y: Array, passes: int
     ) -> None:
-        """So many passes of the free phase more, and some less of the clamped one.
-
-        The clamped phase starts where the free one has got to, which saves a pass for
-        every layer: the first one has to follow changes of all others, each of which
-        comes down one layer in a pass.
-        """
+        """So many passes more of each phase; the clamped one starts from the free."""
         H = network.energy.n_hidden
         drive, Y = drive.T, Y.T
         for _ in range(passes):
@@ -48,7 +43,6 @@ class CoordinatePhases:
                 _minimise_layer(network, gram, self.free, k, drive, None)
         if self.clamped is None:
             self.clamped = [None, *(z.copy() for z in self.free[1:])]
-            passes = max(passes - H, 1)
         for _ in range(passes):
             for k in range(H, 0, -1):
                 _minimise_layer(network, gram, self.clamped, k, drive, Y)
@@ -106,24 +100,33 @@ def _minimise_layer(
     layer, step = z[k], z[k] - own
     step -= network.back[k].T @ above
     step /= diagonal
-    for start in range(0, len(layer), _BLOCK):
-        stop = min(start + _BLOCK, len(layer))
-        old = layer[start:stop].copy()
-        _minimise_units(
-            box, curvature[start:stop, start:stop], layer[start:stop], step[start:stop]
+    n_units = len(layer)
+    for start in range(0, n_units, _BLOCK):
+        stop = min(start + _BLOCK, n_units)
+        block = slice(start, stop)
+        change = _minimise_units(
+            box, curvature[block, block], layer[block], step[block]
         )
-        if stop < len(layer):
-            step[stop:] += curvature[stop:, start:stop] @ (layer[start:stop] - old)
+        if stop < n_units:
+            step[stop:] += curvature[stop:, block] @ change
 
 
-def _minimise_units(box: Box, curvature: Array, z: Array, step: Array) -> None:
-    """One unit of a block after the other; `step` is what is left for the others."""
-    low = box.low if box.low > -np.inf else None
-    high = box.high if box.high < np.inf else None
-    column = curvature.T[:, :, None]
-    for j in range(len(z)):
-        unit = z[j]
-        new = between(unit - step[j], low, high)
-        change = new - unit
-        z[j] = new
-        step[j + 1 :] += column[j, j + 1 :] * change
+def _minimise_units(box: Box, curvature: Array, z: Array, step: Array) -> Array:
+    """One unit of a block after the other, in place; returns the changes.
+
+    Steps are those before the first unit moves: a unit hears of the others, when its
+    turn comes, in one product.
+    """
+    goal, change = z - step, np.empty_like(z)
+    # NumPy is faster with an array than with a number.
+    low, high = (
+        np.full(z.shape[1], face, z.dtype) if np.isfinite(face) else None
+        for face in (box.low, box.high)
+    )
+    for j, (unit, new, made) in enumerate(zip(z, goal, change, strict=True)):
+        if j:
+            np.subtract(new, np.dot(curvature[j, :j], change[:j]), out=new)
+        between(new, low, high)
+        np.subtract(new, unit, out=made)
+    z[:] = goal
+    return change

@@ -117,7 +117,7 @@ class LinearResidual:
             args = (*self.frame.unpack(theta), *units)
             residual = self.rows.fill(out, residuals, self.y, args=args)
         else:  # X need not be read
-            residual = self.rows.beside.fill(out, _targets, self.y, args=units)
+            residual = self.rows.beside.fill(out, targets, self.y, args=units)
         return LinearPoint(theta, self.rows.keep(residual), self.penalty(theta))
 
     def moved(self, point: LinearPoint, theta: Array, change: Column) -> LinearPoint:
@@ -146,7 +146,7 @@ class LinearResidual:
     def take(self, index: Indices) -> tuple[Any, Array]:
         """Some rows of X in double precision, and their targets."""
         X, y = self.rows.take(index, self.y)
-        return X.astype(np.float64), _targets(y, self.centre, self.spread)
+        return X.astype(np.float64), targets(y, self.centre, self.spread)
 
     def fitted(self, theta: Array, out: Column | None = None) -> Column:
         """Z B of all rows."""
@@ -243,7 +243,7 @@ def residuals(
     out: Array | None = None,
 ) -> Array:
     values = fitted(X, coef, intercept, out)
-    return np.subtract(_targets(y, centre, spread), values, out=values)
+    return np.subtract(targets(y, centre, spread), values, out=values)
 
 
 def products(X: Any, weights: Array, residual: Array) -> tuple[Array, Array]:
@@ -317,7 +317,7 @@ def sparse_sums(
     return (WZ.T @ Z).toarray(), WZ.T @ residual
 
 
-def _targets(y: Array, centre: Array, spread: Array, out: Array | None = None) -> Array:
+def targets(y: Array, centre: Array, spread: Array, out: Array | None = None) -> Array:
     """Targets of shape (n, n_outputs) in the solver's units."""
     unit = np.subtract(y.reshape(-1, len(centre)), centre, out=out)
     unit /= spread

@@ -6,8 +6,6 @@ from dataclasses import replace
 from numbers import Integral, Real
 
 import numpy as np
-from scipy.special import ndtr
-from scipy.stats import chi
 from sklearn.base import (
     BaseEstimator,
     MultiOutputMixin,
@@ -16,7 +14,6 @@ from sklearn.base import (
 )
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
-from sklearn.utils.extmath import safe_sparse_dot
 from sklearn.utils.validation import check_is_fitted
 
 from sklearn_mm._estimator import (
@@ -29,13 +26,14 @@ from sklearn_mm._estimator import (
     keep_state_on_error,
     warn_unless_converged,
 )
+from sklearn_mm._robust.inference import infer
+from sklearn_mm._robust.inference_mixin import InferenceMixin, inlier_scales
 from sklearn_mm._robust.init import given_start
 from sklearn_mm._robust.problem import HalfQuadraticProblem, squared_norms
 from sklearn_mm._robust.reweighting import ReweightedLeastSquares, Workspace
 from sklearn_mm._robust.scaling import Scaling
 from sklearn_mm._robust.start.decision import robust_start
 from sklearn_mm._robust.verdict import warn_of_data
-from sklearn_mm._rows.sources import LazyRows
 from sklearn_mm._rows.statistics import unit_weights
 from sklearn_mm._rows.table import Rows
 from sklearn_mm._rows.validation import check_size, validate_rows
@@ -58,11 +56,10 @@ _ANY_WIDTH = 1.0
 # Targets have unit spread when they are fitted; a tolerance relative to kernels that
 # are narrower than this would ask for less than rounding.
 _RESOLUTION = 1e-8
-# Rows within this many noise scales are inliers (for one output).
-_INLIER_SCALES = 3.0
 
 
 class HalfQuadraticRobustRegressor(
+    InferenceMixin,
     DocumentedMixin,
     PersistentMixin,
     CallbackSupportMixin,
@@ -116,6 +113,11 @@ class HalfQuadraticRobustRegressor(
 
     fit_intercept : bool, default=True
         Whether to fit an intercept.
+
+    cov_type : {"nonrobust", "HC3"}, default="nonrobust"
+        Covariance of the coefficients: "nonrobust" for noise of the same size in all
+        rows, "HC3" (a sandwich, which takes more passes over the rows) for noise that
+        differs between them.
 
     init : {"auto", "ols"}, array-like or estimator, default="auto"
         Where to start. "auto" searches robustly; "ols" is least squares with all
@@ -171,6 +173,17 @@ class HalfQuadraticRobustRegressor(
     scale_ : float or ndarray of shape (n_outputs,)
         Standard deviation of the inliers' noise, given or estimated. An array if there
         are several outputs, each of which has its own.
+
+    covariance_ : ndarray of shape (q, q) or (n_outputs, q, q)
+        Covariance of the coefficients in order, then of the intercept where one is
+        fitted, outputs taken one at a time. Entries of coefficients that the data do
+        not determine are nan; all are infinite if there are not more rows than
+        coefficients. With ``alpha > 0`` it is that of the penalised coefficients about
+        their own mean. None with more than 1,000 features.
+
+    robust_r2_ : float or ndarray of shape (n_outputs,)
+        Share of the inliers' variance that the model explains, as in
+        :func:`~sklearn_mm.metrics.robust_r2_score`.
 
     weights_ : ndarray of shape (n_samples,)
         Confidence of each training row, in [0, 1].
@@ -258,6 +271,7 @@ class HalfQuadraticRobustRegressor(
         "tuning": [None, Interval(Real, 0, None, closed="neither")],
         "alpha": [Interval(Real, 0, None, closed="left")],
         "fit_intercept": ["boolean"],
+        "cov_type": [StrOptions({"nonrobust", "HC3"})],
         "init": [
             StrOptions({"auto", "ols"}),
             "array-like",
@@ -284,6 +298,7 @@ class HalfQuadraticRobustRegressor(
         tuning=None,
         alpha=0.0,
         fit_intercept=True,
+        cov_type="nonrobust",
         init="auto",
         eta=0.5,
         eta_prime=0.75,
@@ -302,6 +317,7 @@ class HalfQuadraticRobustRegressor(
         self.tuning = tuning
         self.alpha = alpha
         self.fit_intercept = fit_intercept
+        self.cov_type = cov_type
         self.init = init
         self.eta = eta
         self.eta_prime = eta_prime
@@ -375,6 +391,9 @@ class HalfQuadraticRobustRegressor(
         warn_unless_converged(self, result.status)
         self.__dict__.update(scaling.plane(result.point.theta))
         self.scale_ = self._fitted_scale(start.scale * scaling.spread)
+        self._record_inference(
+            infer(problem, result.point, scaling, tuning, self.cov_type, memory.weights)
+        )
         self._record_rows(problem, result.point, tuning, memory.weights)
         self.history_ = history.to_bunch(scaling.objective)
         self.n_iter_ = len(history)
@@ -395,11 +414,7 @@ class HalfQuadraticRobustRegressor(
         """
         check_is_fitted(self)
         X = validate_rows(self, X, reset=False)
-        plane = (self.coef_.T, self.intercept_)
-        if not isinstance(X, LazyRows):
-            return _predict(X, *plane)
-        rows = Rows.of(X, self.chunk_size, self.n_jobs)
-        return np.concatenate(list(rows.map(_predict, args=plane)))
+        return self._predict_rows(Rows.of(X, self.chunk_size, self.n_jobs))
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
@@ -471,26 +486,22 @@ class HalfQuadraticRobustRegressor(
             interruptible=True,
         )
 
+    def _record_inference(self, inference):
+        """What the fit knows of its coefficients, in the user's units."""
+        self._inference = inference
+        covariance, r2 = inference.covariance(), inference.robust_r2
+        if np.ndim(self.coef_) == 1:
+            covariance, r2 = covariance[0] if covariance is not None else None, r2[0]
+        self.covariance_, self.robust_r2_ = covariance, r2
+
     def _record_rows(self, problem, point, tuning, out):
         """Weights and verdicts on the training rows."""
         rows = problem.rows
         self.weights_ = rows.output(problem.confidence(point, out=out), np.float64)
-        radius = _inlier_scales(problem.model.shape[1]) * problem.tau / tuning
+        radius = inlier_scales(problem.model.shape[1]) * problem.tau / tuning
         mask = rows.column(dtype=bool)
         mask = rows.fill(mask, _is_within, point.residual, args=(radius,))
         self.inlier_mask_ = rows.output(mask, bool)
-
-    def _weigh(self, residual):
-        """Confidence weights of any rows' residuals, and the radius of inliers.
-
-        With several outputs that is one of residuals in noise scales.
-        """
-        residual = residual.reshape(len(residual), -1)
-        d = residual.shape[1]
-        kernel, tuning = self._kernel(d)
-        weights = kernel.weight(squared_norms(residual / self.scale_, tuning))
-        unit = self.scale_ if d == 1 else 1.0
-        return weights, _inlier_scales(d) * unit
 
 
 def _in_noise_scales(scaling, model, start, y):
@@ -502,16 +513,5 @@ def _in_noise_scales(scaling, model, start, y):
     return scaling, model, replace(start, point=point, scale=np.ones_like(start.scale))
 
 
-def _predict(X, coef, intercept):
-    return safe_sparse_dot(X, coef, dense_output=True) + intercept
-
-
 def _is_within(residual, radius, out=None):
     return np.less_equal(np.sqrt(squared_norms(residual)), radius, out=out)
-
-
-def _inlier_scales(d):
-    """Norm of d residuals, in noise scales, that inliers do not exceed."""
-    if d == 1:
-        return _INLIER_SCALES
-    return chi.ppf(2.0 * ndtr(_INLIER_SCALES) - 1.0, d)

@@ -15,7 +15,22 @@ docscrape = pytest.importorskip("numpydoc.docscrape")
 # What the style leaves open: extended summaries, examples on small objects, final
 # periods of types, and the order of sections that scikit-learn uses as well.
 IGNORED = {"ES01", "SA01", "EX01", "GL01", "GL02", "GL03", "RT02", "SA04", "PR01"}
-METHODS = ("fit", "predict", "partial_fit", "from_estimator", "plot")
+METHODS = (
+    "fit",
+    "predict",
+    "partial_fit",
+    "from_estimator",
+    "plot",
+    "conf_int",
+    "predict_interval",
+    "summary",
+    "confidence",
+    "inlier_mask",
+)
+
+
+def _is_ours(base):
+    return base.__module__.startswith("sklearn_mm")
 
 
 def public():
@@ -25,8 +40,11 @@ def public():
             if inspect.isclass(thing) or inspect.isfunction(thing):
                 yield f"{thing.__module__}.{thing.__qualname__}"
                 if inspect.isclass(thing):
+                    own = set().union(
+                        *(vars(base) for base in thing.__mro__ if _is_ours(base))
+                    )
                     for method in METHODS:
-                        if method in vars(thing):
+                        if method in own:
                             yield f"{thing.__module__}.{thing.__qualname__}.{method}"
 
 
