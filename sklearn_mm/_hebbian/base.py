@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABCMeta, abstractmethod
+from dataclasses import replace
 from numbers import Integral, Real
 
 import numpy as np
@@ -36,7 +37,12 @@ from sklearn_mm._hebbian.training import (
     feedback_weight,
     initial_theta,
 )
-from sklearn_mm._rows.sources import BlockReader, LazyRows
+from sklearn_mm._rows.sources import (
+    BlockReader,
+    DaskRows,
+    LazyRows,
+    target_source,
+)
 from sklearn_mm._rows.validation import validate_rows
 from sklearn_mm._solver.history import History
 from sklearn_mm._solver.loop import Status
@@ -258,7 +264,9 @@ class BaseContrastiveHebbian(
         check_is_fitted(self)
         X, Y, weight = self._validate_targets(X, y, sample_weight, reset=False)
         problem = self._problem(X, Y, weight, data_dtype=np.float64)
-        lower, upper = sum(self._map_parts(certified_bounds, problem, self._theta()))
+        problem, point = problem.to_the_end(problem.at(self._theta()))
+        limits = (self.inference_tol, self.max_passes)
+        lower, upper = problem.sum_parts(certified_bounds, point, *limits)
         return float(lower), float(upper)
 
     def _map_parts(self, function, problem, theta):
@@ -283,6 +291,8 @@ class BaseContrastiveHebbian(
         X, Y, weight = self._validate_targets(X, y, sample_weight, reset=fresh)
         kept = weight > 0
         lazy = isinstance(X, LazyRows)
+        if isinstance(X, DaskRows):
+            X.in_blocks().check_finite(type(self).__name__)
         if not (lazy or kept.all()):  # rows without weight would thin out mini-batches
             X, Y, weight = X[kept], Y[kept], weight[kept]
         batch_size = self._batch_size(criterion, X.shape[0])
@@ -304,6 +314,8 @@ class BaseContrastiveHebbian(
             X, Y, weight, validate = self._hold_out(
                 X, Y, weight, sizes, options, random_state
             )
+        if lazy:
+            Y = replace(Y, array=target_source(X, Y.array, batch_size is not None))
         if lazy and batch_size is not None:
             X = BlockReader(X)
         problem = self._problem(X, Y, weight, sizes, **options)

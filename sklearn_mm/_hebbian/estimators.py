@@ -26,8 +26,12 @@ from sklearn_mm._hebbian.base import (
     BaseContrastiveHebbian,
     supports_partial_fit,
 )
-from sklearn_mm._rows.sources import MappedRows
-from sklearn_mm._rows.statistics import unit_weights
+from sklearn_mm._rows.sources import MappedRows, in_memory, is_dask
+from sklearn_mm._rows.statistics import (
+    labels_in_blocks,
+    moments_in_blocks,
+    unit_weights,
+)
 from sklearn_mm._rows.validation import validate_rows
 from sklearn_mm.losses import LogLoss, softmax
 
@@ -425,10 +429,15 @@ class ContrastiveHebbianRegressor(
 
     def _validate_targets(self, X, y, sample_weight, reset):
         X, y = validate_rows(self, X, y, y_numeric=True, multi_output=True, reset=reset)
-        weight, _ = unit_weights(sample_weight, X)
-        Y = y.reshape(len(y), -1)
+        weight = in_memory(unit_weights(sample_weight, X)[0])
+        Y = y.reshape(y.shape[0], -1)
         if reset:
             self._flat_targets = y.ndim == 1
+        if reset and is_dask(y):
+            mean, spread = moments_in_blocks(X, y, weight)
+            self.target_mean_ = mean
+            self.target_scale_ = np.where(spread > 0, spread, 1.0) * np.sqrt(len(mean))
+        elif reset:
             # Rows without weight may hold anything.
             kept = weight > 0
             rows, share = Y[kept].astype(np.float64), weight[kept]
@@ -450,7 +459,7 @@ class ContrastiveHebbianRegressor(
         mean, scale, dtype = self.target_mean_, self.target_scale_, X.dtype
 
         def standardized(rows):
-            return ((rows - mean) / scale).astype(dtype)
+            return ((rows.reshape(len(rows), -1) - mean) / scale).astype(dtype)
 
         return X, MappedRows(Y, standardized, Y.shape[1], dtype), weight
 
@@ -700,8 +709,16 @@ class ContrastiveHebbianClassifier(ClassifierMixin, BaseContrastiveHebbian):
 
     def _validate_targets(self, X, y, sample_weight, reset):
         X, y = validate_rows(self, X, y, multi_output=True, reset=reset)
-        check_classification_targets(y)
-        if type_of_target(y).startswith("multilabel") or (
+        if is_dask(y):
+            labels = labels_in_blocks(X, y)
+            if self.class_weight is not None:
+                raise ValueError(
+                    "class_weight needs y in memory. Pass sample_weight instead."
+                )
+        else:
+            labels = y
+        check_classification_targets(labels)
+        if type_of_target(labels).startswith("multilabel") or (
             y.ndim == 2 and y.shape[1] > 1
         ):
             raise ValueError(
@@ -709,8 +726,9 @@ class ContrastiveHebbianClassifier(ClassifierMixin, BaseContrastiveHebbian):
                 "targets: y must hold one class label a row. Fit one classifier an "
                 "output, e.g. with sklearn.multioutput.MultiOutputClassifier."
             )
-        y = column_or_1d(y, warn=True)
-        labels = unique_labels(y)
+        if not is_dask(y):
+            y = labels = column_or_1d(y, warn=True)
+        labels = unique_labels(labels)
         # Classes named in a first call of partial_fit are there before the weights.
         if reset and (hasattr(self, "coefs_") or not hasattr(self, "classes_")):
             self.classes_ = labels
@@ -725,7 +743,7 @@ class ContrastiveHebbianClassifier(ClassifierMixin, BaseContrastiveHebbian):
                 f"{type(self).__name__} needs at least 2 classes, got 1 class: "
                 f"{self.classes_.tolist()}."
             )
-        weight, _ = unit_weights(sample_weight, X)
+        weight = in_memory(unit_weights(sample_weight, X)[0])
         if reset or hasattr(self, "coefs_"):
             weight = weight * self._class_weights(y)
         classes, dtype = self.classes_, X.dtype
