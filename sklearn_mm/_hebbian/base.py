@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABCMeta, abstractmethod
+from dataclasses import replace
 
 import numpy as np
 from sklearn.base import BaseEstimator, _fit_context
@@ -33,7 +34,7 @@ from sklearn_mm._hebbian.settings import (
 )
 from sklearn_mm._hebbian.to_the_end import certified_bounds, free_outputs
 from sklearn_mm._hebbian.training import Trainer, initial_theta
-from sklearn_mm._rows.sources import BlockReader, LazyRows
+from sklearn_mm._rows.sources import BlockReader, DaskRows, LazyRows, target_source
 from sklearn_mm._rows.validation import validate_rows
 from sklearn_mm._solver.history import History
 from sklearn_mm._solver.loop import Status
@@ -196,7 +197,9 @@ class BaseContrastiveHebbian(
         check_is_fitted(self)
         X, Y, weight = self._validate_targets(X, y, sample_weight, reset=False)
         problem = self._problem(X, Y, weight, data_dtype=np.float64)
-        lower, upper = sum(self._map_parts(certified_bounds, problem, self._theta()))
+        problem, point = problem.to_the_end(problem.at(self._theta()))
+        limits = (self.inference_tol, self.max_passes)
+        lower, upper = problem.sum_parts(certified_bounds, point, *limits)
         return float(lower), float(upper)
 
     def _map_parts(self, function, problem, theta):
@@ -221,6 +224,8 @@ class BaseContrastiveHebbian(
         X, Y, weight = self._validate_targets(X, y, sample_weight, reset=fresh)
         kept = weight > 0
         lazy = isinstance(X, LazyRows)
+        if isinstance(X, DaskRows):
+            X.in_blocks().check_finite(type(self).__name__)
         if not (lazy or kept.all()):  # rows without weight would thin out mini-batches
             X, Y, weight = X[kept], Y[kept], weight[kept]
         batch_size = batch_size_of(self, criterion, X.shape[0])
@@ -244,6 +249,8 @@ class BaseContrastiveHebbian(
             X, Y, weight, validate = self._hold_out(
                 X, Y, weight, sizes, options, random_state
             )
+        if lazy:
+            Y = replace(Y, array=target_source(X, Y.array, batch_size is not None))
         if lazy and batch_size is not None:
             X = BlockReader(X)
         # Rows of a stream are not all that there are, and copies of rows, which weights

@@ -20,8 +20,8 @@ from sklearn_mm._estimator import keep_state_on_error
 from sklearn_mm._hebbian.base import BaseContrastiveHebbian
 from sklearn_mm._hebbian.documentation import ATTRIBUTES, NOTES, PARAMETERS
 from sklearn_mm._hebbian.settings import supports_partial_fit
-from sklearn_mm._rows.sources import MappedRows
-from sklearn_mm._rows.statistics import unit_weights
+from sklearn_mm._rows.sources import MappedRows, in_memory, is_dask
+from sklearn_mm._rows.statistics import labels_in_blocks, unit_weights
 from sklearn_mm._rows.validation import validate_rows
 from sklearn_mm.losses import LogLoss, softmax
 
@@ -258,8 +258,16 @@ class ContrastiveHebbianClassifier(ClassifierMixin, BaseContrastiveHebbian):
 
     def _validate_targets(self, X, y, sample_weight, reset):
         X, y = validate_rows(self, X, y, multi_output=True, reset=reset)
-        check_classification_targets(y)
-        if type_of_target(y).startswith("multilabel") or (
+        if is_dask(y):
+            labels = labels_in_blocks(X, y)
+            if self.class_weight is not None:
+                raise ValueError(
+                    "class_weight needs y in memory. Pass sample_weight instead."
+                )
+        else:
+            labels = y
+        check_classification_targets(labels)
+        if type_of_target(labels).startswith("multilabel") or (
             y.ndim == 2 and y.shape[1] > 1
         ):
             raise ValueError(
@@ -267,8 +275,9 @@ class ContrastiveHebbianClassifier(ClassifierMixin, BaseContrastiveHebbian):
                 "targets: y must hold one class label a row. Fit one classifier an "
                 "output, e.g. with sklearn.multioutput.MultiOutputClassifier."
             )
-        y = column_or_1d(y, warn=True)
-        labels = unique_labels(y)
+        if not is_dask(y):
+            y = labels = column_or_1d(y, warn=True)
+        labels = unique_labels(labels)
         # Classes named in a first call of partial_fit are there before the weights.
         if reset and (hasattr(self, "coefs_") or not hasattr(self, "classes_")):
             self.classes_ = labels
@@ -283,7 +292,7 @@ class ContrastiveHebbianClassifier(ClassifierMixin, BaseContrastiveHebbian):
                 f"{type(self).__name__} needs at least 2 classes, got 1 class: "
                 f"{self.classes_.tolist()}."
             )
-        weight, _ = unit_weights(sample_weight, X)
+        weight = in_memory(unit_weights(sample_weight, X)[0])
         if reset or hasattr(self, "coefs_"):
             weight = weight * self._class_weights(y)
         classes, dtype = self.classes_, X.dtype
