@@ -171,11 +171,10 @@ class TestProperties:
         plain = regressor(scale=1.0).fit(X, y)
         other = regressor(scale=1.0, chunk_size=50).fit(mapped, y)
         np.testing.assert_allclose(other.covariance_, plain.covariance_, rtol=1e-9)
-        for method in ("predict_interval", "leverage"):
-            if hasattr(other, method):
-                np.testing.assert_allclose(
-                    getattr(other, method)(mapped), getattr(plain, method)(X)
-                )
+        np.testing.assert_allclose(
+            other.predict_interval(mapped), plain.predict_interval(X)
+        )
+        np.testing.assert_allclose(other._leverages(mapped)[0], plain._leverages(X)[0])
         np.testing.assert_allclose(
             other.confidence(mapped, y), plain.confidence(X, y), rtol=1e-9
         )
@@ -189,6 +188,23 @@ class TestProperties:
             y, model.predict(X), scale=model.scale_, kernel=kernel
         )
         assert model.robust_r2_ == pytest.approx(expected, rel=1e-5)
+
+    def test_leverages_are_the_diagonal_of_the_hat_matrix(self, rng):
+        X, _, y = sample(rng)
+        model = regressor(kernel="quadratic").fit(X, y)
+        design = np.column_stack([X, np.ones(len(X))])
+        expected = np.diag(design @ np.linalg.pinv(design))
+        found, mean = model._leverages(X)
+        np.testing.assert_allclose(found, expected, rtol=1e-8)
+        assert mean == pytest.approx(expected.mean())
+        # Rows without weight do not hide: they are far from the others.
+        y[:5], X[:5] = 500.0, 30.0
+        robust, least = (
+            regressor(kernel=k).fit(X, y)
+            for k in ("smooth_truncated_quadratic", "quadratic")
+        )
+        assert robust._leverages(X)[0][:5].min() > 10.0
+        assert least._leverages(X)[0][:5].max() < 1.0
 
     def test_positive_definite(self, rng):
         X, _, y = sample(rng, 30, 6)
