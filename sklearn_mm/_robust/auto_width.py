@@ -35,7 +35,8 @@ _EXACT_FIT = 1e-9
 # The least scale: squares of it can be computed with.
 _SMALLEST = 1e-60
 
-Solve = Callable[[Any, float, bool], Any]
+# The point of a fit, and whether it was interrupted.
+Solve = Callable[[Any, float, bool], tuple[Any, bool]]
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,8 @@ def find_width(
     ----------
     solve : callable
         ``solve(point, scale, exact)`` fits with a kernel for a noise scale, with exact
-        weights or by the criterion, and returns a point.
+        weights or by the criterion, and returns a point and whether the user has
+        interrupted it.
     point : CallablePoint
         Where to start.
     d, n_parameters : int
@@ -78,28 +80,32 @@ def find_width(
     candidates = [judged(point, start * rung) for rung in _RUNGS]
     first = _likeliest(candidates, d, n_parameters, extent_of(point, start))
     candidates = [first]
+
+    def fit(point: Any, scale: float, exact: bool) -> Candidate:
+        """A further candidate; what an interrupted fit has reached is one, too."""
+        point, interrupted = solve(point, scale, exact)
+        candidates.append(judged(point, scale))
+        if interrupted:
+            raise KeyboardInterrupt
+        return candidates[-1]
+
     try:
-        scale = first.core.scale
-        candidates.append(judged(solve(point, scale, True), scale))
-        point = solve(point, start, False)
+        fit(point, first.core.scale, True)
+        point = fit(point, start, False).point
         widest = max(median_scale(_norms(point), d), floor)
         extent = extent_of(point, widest)
-        candidates.append(judged(point, widest))
+        candidates[-1] = judged(point, widest)
         for rung in _RUNGS:
-            scale = max(widest * rung, floor)
-            point = solve(point, scale, False)
-            candidates.append(judged(point, scale))
+            point = fit(point, max(widest * rung, floor), False).point
         best = _likeliest(candidates, d, n_parameters, extent)
         for k in range(_MAX_REFITS):
             scale = best.core.scale
-            best = judged(solve(best.point, scale, True), scale)
+            best = fit(best.point, scale, True)
             falling = best.core.scale < _FALLING * scale
             settled = abs(best.core.scale - scale) <= _SETTLED * scale
             if settled or (k + 1 >= _REFITS and not falling):
                 break
     except KeyboardInterrupt:
-        if len(candidates) == 1:
-            raise
         extent = max(extent_of(c.point, c.core.scale) for c in candidates)
         return _likeliest(candidates, d, n_parameters, extent), True
     return best, False

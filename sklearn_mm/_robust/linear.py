@@ -28,7 +28,7 @@ import numpy as np
 import scipy.sparse
 from sklearn.utils.extmath import safe_sparse_dot
 
-from sklearn_mm._rows.table import Column, Rows, row_chunks
+from sklearn_mm._rows.table import Column, Rows, SumOver, row_chunks
 from sklearn_mm._solver.roles import Array, Indices
 
 # Entries of a block of standardised rows, 2 MB. On one thread sizes from an eighth of
@@ -96,7 +96,8 @@ class LinearResidual:
     frame: Frame  # how columns are standardised
     centre: Array  # of the targets, one per output
     spread: Array  # of the targets, one per output
-    alpha: float = 0.0  # penalty of coefficients in the units of X
+    alpha: float = 0.0  # L2 penalty of coefficients in the units of X
+    l1: tuple[float, ...] = ()  # L1 penalties, one per output, if there are any
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -118,7 +119,7 @@ class LinearResidual:
             residual = self.rows.fill(out, residuals, self.y, args=args)
         else:  # X need not be read
             residual = self.rows.beside.fill(out, targets, self.y, args=units)
-        return LinearPoint(theta, residual, self.penalty(theta))
+        return LinearPoint(theta, self.rows.keep(residual), self.penalty(theta))
 
     def moved(self, point: LinearPoint, theta: Array, change: Column) -> LinearPoint:
         """The point of a theta where residuals differ by a known change.
@@ -126,14 +127,18 @@ class LinearResidual:
         The memory of the change becomes that of the residuals.
         """
         residual = self.rows.beside.fill(change, _sum, point.residual, change)
-        return LinearPoint(theta, residual, self.penalty(theta))
+        return LinearPoint(theta, self.rows.keep(residual), self.penalty(theta))
 
     def penalty(self, theta: Array) -> float:
         """The part of the objective that depends on theta alone."""
-        if not self.alpha:
+        if not (self.alpha or self.l1):
             return 0.0
         B = theta.reshape(self.shape)
-        return 0.5 * float(np.sum(self.ridge[:, None] * np.square(B)))
+        penalty = 0.5 * float(np.sum(self.ridge[:, None] * np.square(B)))
+        if self.l1:
+            coef = B[: len(self.frame.mean)] / self.frame.scale[:, None]
+            penalty += float(np.sum(np.abs(coef) @ self.l1))
+        return penalty
 
     @property
     def ridge(self) -> Array:
@@ -153,11 +158,14 @@ class LinearResidual:
         args = self.frame.unpack(theta)
         if out is None:
             out = self.rows.column(args[0].shape[1])
-        return self.rows.fill(out, fitted, args=args)
+        return self.rows.keep(self.rows.fill(out, fitted, args=args))
 
     def gradient(self, residual: Column, weights: Column) -> Array:
         """Z' diag(w) R."""
-        raw, total = self.rows.sum(products, weights, residual)
+        return self.centred(*self.rows.sum(products, weights, residual))
+
+    def centred(self, raw: Array, total: Array) -> Array:
+        """Z' V from the sums X' V and 1' V of `products`."""
         frame = self.frame
         G = (raw - np.outer(frame.mean, total)) / frame.scale[:, None]
         return np.vstack([G, total]) if frame.fit_intercept else G
@@ -166,9 +174,13 @@ class LinearResidual:
         self, residual: Column, weights: Column
     ) -> tuple[Array, Array]:
         """Z' diag(w) Z and Z' diag(w) R."""
-        function = sparse_sums if self.is_sparse else dense_sums
-        H, G = self.rows.sum(function, residual, weights, args=(self.frame,))
+        ((H, G),) = self.rows.sums(self.normal_sums(residual, weights))
         return H, G
+
+    def normal_sums(self, residual: Column, weights: Column) -> SumOver:
+        """What `normal_equations` adds up."""
+        function = sparse_sums if self.is_sparse else dense_sums
+        return SumOver(function, (residual, weights), (self.frame,))
 
     def right_side(self, theta: Array, G: Array) -> Array:
         """G with the gradient of the penalty at theta."""

@@ -11,6 +11,7 @@ import numpy as np
 import scipy.linalg
 import scipy.sparse.linalg
 
+from sklearn_mm._robust.elastic_net import minimize_bound
 from sklearn_mm._robust.linear import LinearPoint, LinearResidual
 from sklearn_mm._rows.table import Column
 from sklearn_mm._solver.roles import Array
@@ -37,10 +38,13 @@ def solve(
 
 
 def least_squares(model: LinearResidual, weights: Column) -> LinearPoint:
-    """The point of (ridge) least squares."""
+    """The point of least squares, with the model's penalties."""
     origin = model.at(np.zeros(model.shape).ravel())
-    delta, _, _ = solve(model, origin, weights)
-    return model.at(delta.ravel(), origin.residual)
+    if model.l1:
+        theta, _ = minimize_bound(model, origin, weights)
+    else:
+        theta = solve(model, origin, weights)[0].ravel()
+    return model.at(theta, origin.residual)
 
 
 def _conjugate_gradients(

@@ -16,10 +16,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from sklearn_mm._robust.linear import LinearPoint, LinearResidual
+from sklearn_mm._robust.elastic_net import minimize_bound
+from sklearn_mm._robust.linear import LinearPoint, LinearResidual, products
 from sklearn_mm._robust.normal_equations import SymmetricFactor, solve
 from sklearn_mm._robust.problem import Confidence, HalfQuadraticProblem, squared_norms
-from sklearn_mm._rows.table import Column
+from sklearn_mm._rows.table import Column, SumOver
 from sklearn_mm._solver.roles import Array, Inferred, Moved, Proposal, Trial
 from sklearn_mm.kernels import Kernel
 
@@ -27,6 +28,7 @@ from sklearn_mm.kernels import Kernel
 _KEEP_ROWS, _KEEP_DRIFT = 10_000, 0.2
 # Over-relaxation beyond this keeps less than 3/4 of the decrease; it is not believed.
 _MAX_RELAXATION = 1.5
+_DIFFERENCE = 1e-3  # one-sided, of curvatures that need not be exact
 
 
 @dataclass
@@ -88,14 +90,29 @@ class ReweightedLeastSquares:
         rejected: Proposal | None = None,
     ) -> Reweighted:
         """The minimiser, and what the upper bound loses on the way to it."""
-        state, latest = self.state, self.state.latest
-        state.weights = problem.weights(point, trial.latent, state.weights)
+        state, latest, model = self.state, self.state.latest, problem.model
+        weights = problem.weights(point, trial.latent, state.weights)
+        state.weights = weights
+        gram, wanted = state.gram, []
+        if self.over_relaxed:
+            wanted.append(curvatures(problem, point, trial.latent))
+        if gram is not None:
+            wanted += [
+                SumOver(_drift, (weights, gram.weights), (), False),
+                SumOver(products, (weights, point.residual)),
+            ]
+        sums = model.rows.sums(*wanted)
         relaxation = 1.0
         if self.over_relaxed:
-            relaxation = curvature_ratio(problem, point, trial.latent)
+            relaxation = relaxation_of(next(sums), model.shape[1])
         if latest is not None and latest.moved is not None:
             state.spare, latest.moved = latest.moved, None
-        state.latest = self._solve(problem.model, point, state.weights, relaxation)
+        state.latest = None
+        if gram is not None and _is_close(*next(sums)):
+            G = model.right_side(point.theta, model.centred(*next(sums)))
+            state.latest = self._line_search(model, point, G, relaxation, gram)
+        if state.latest is None:
+            state.latest = self._solve(model, point, relaxation)
         return state.latest
 
     def take(
@@ -106,7 +123,7 @@ class ReweightedLeastSquares:
         assert isinstance(proposal, Reweighted)
         model: LinearResidual = problem.model
         if state.total_weight is None:
-            state.total_weight = float(problem.rows.sum(np.sum, problem.sample_weight))
+            state.total_weight = problem.rows.total(problem.sample_weight)
         if proposal.moved is not None:
             memory, proposal.moved = proposal.moved, None
             new = model.moved(point, proposal.theta, memory)
@@ -121,17 +138,13 @@ class ReweightedLeastSquares:
         return Moved(new, change, info={"decrease": proposal.decrease})
 
     def _solve(
-        self,
-        model: LinearResidual,
-        point: LinearPoint,
-        weights: Column,
-        relaxation: float,
+        self, model: LinearResidual, point: LinearPoint, relaxation: float
     ) -> Reweighted:
-        gram = self.state.gram
-        if gram is not None and _is_close(model, weights, gram):
-            found = self._line_search(model, point, weights, relaxation, gram)
-            if found is not None:
-                return found
+        """The minimiser itself."""
+        weights = self.state.weights
+        if model.l1:
+            theta, decrease = minimize_bound(model, point, weights)
+            return Reweighted(decrease, theta)
         delta, G, factor = solve(model, point, weights)
         if factor is not None and model.rows.n_rows > _KEEP_ROWS:
             self._keep(model, weights, factor, float(np.sum(delta * G)))
@@ -152,14 +165,15 @@ class ReweightedLeastSquares:
         self.state.gram = None  # until the weights are those that belong to it
         if memory is None:
             memory = model.rows.column(dtype=np.float32)
-        memory = model.rows.beside.fill(memory, _rounded, weights)
-        self.state.gram = KeptGram(factor, memory, slope)
+        beside = model.rows.beside
+        kept = beside.keep(beside.fill(memory, _rounded, weights))
+        self.state.gram = KeptGram(factor, kept, slope)
 
     def _line_search(
         self,
         model: LinearResidual,
         point: LinearPoint,
-        weights: Column,
+        G: Array,
         relaxation: float,
         gram: KeptGram,
     ) -> Reweighted | None:
@@ -169,7 +183,6 @@ class ReweightedLeastSquares:
         weights is a large one of H where it falls on a row of high leverage; then H is
         due to be computed anew.
         """
-        G = model.right_side(point.theta, model.gradient(point.residual, weights))
         delta = gram.factor.solve(G)
         slope = float(np.sum(delta * G))
         if slope > 0.25 * gram.slope:
@@ -178,7 +191,7 @@ class ReweightedLeastSquares:
         memory, self.state.spare = self.state.spare, None
         moved = model.fitted(delta.ravel(), memory)
         beside = model.rows.beside
-        curvature = float(beside.sum(_weighted_squares, moved, weights))
+        curvature = float(beside.sum(_weighted_squares, moved, self.state.weights))
         curvature += float(np.sum(model.ridge[:, None] * np.square(delta)))
         if not (slope > 0.0 and curvature > 0.0):
             self.state.spare = moved
@@ -189,14 +202,20 @@ class ReweightedLeastSquares:
         return Reweighted(decrease, point.theta + step * delta.ravel(), moved)
 
 
-def _is_close(model: LinearResidual, weights: Column, gram: KeptGram) -> bool:
-    change, size = model.rows.beside.sum(_drift, weights, gram.weights)
+def _is_close(change: float, size: float) -> bool:
+    """Whether weights are like those of the kept matrix."""
     return bool(change <= _KEEP_DRIFT * size)
 
 
-def curvature_ratio(
+def curvatures(
     problem: HalfQuadraticProblem, point: LinearPoint, latent: Confidence
-) -> float:
+) -> SumOver:
+    """What `relaxation_of` is computed from."""
+    args = (problem.kernel, problem.tau, latent.effort, _DIFFERENCE)
+    return SumOver(_curvatures, (point.residual, problem.sample_weight), args, False)
+
+
+def relaxation_of(sums: Array, d: int) -> float:
     """Ratio of the curvatures of the upper bound and of J, near a minimum.
 
     For residuals of dimension d, J has curvature omega + 2 z omega'(z) / d in the mean
@@ -205,12 +224,8 @@ def curvature_ratio(
     means. Going further keeps the monotone decrease, since the bound is quadratic in
     theta.
     """
-    h = 1e-3  # of the one-sided difference; the result need not be exact
-    args = (problem.kernel, problem.tau, latent.effort, h)
-    bound, slope = problem.rows.sum(
-        _curvatures, point.residual, problem.sample_weight, args=args
-    )
-    curvature = bound + 2.0 * slope / h / problem.model.shape[1]
+    bound, slope = sums
+    curvature = bound + 2.0 * slope / _DIFFERENCE / d
     if not curvature > bound / _MAX_RELAXATION:
         return 1.0  # far from a minimum, or a kernel for which this is no guide
     return float(bound / curvature)

@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse
-from sklearn.utils import assert_all_finite
 
 from sklearn_mm._robust.linear import (
     Frame,
@@ -26,9 +25,9 @@ from sklearn_mm._robust.linear import (
     cache_blocks,
     columns_times,
 )
-from sklearn_mm._rows.sources import LazyRows
+from sklearn_mm._rows.ranks import median
 from sklearn_mm._rows.statistics import weighted_median
-from sklearn_mm._rows.table import Rows
+from sklearn_mm._rows.table import Column, Rows
 from sklearn_mm._rows.validation import check_size
 from sklearn_mm._solver.roles import Array, Indices
 
@@ -65,28 +64,26 @@ class Scaling:
         """
         moments = ColumnMoments.of(rows, sample_weight, fit_intercept)
         X = rows.X
-        if not moments.finite and not isinstance(X, LazyRows):
-            assert_all_finite(X, estimator_name=estimator_name, input_name="X")
+        if not moments.finite:
+            rows.check_finite(estimator_name)
         moments.check_sizes()
-        Y = y.reshape(len(y), -1).astype(np.float64, copy=False)
-        centre = np.zeros(Y.shape[1])
-        if fit_intercept:
-            centre = weighted_median(Y, sample_weight)
-        distance = np.abs(Y - centre)
-        # A median of all of them, since outliers may be of any size and in any places;
-        # the largest if most are equal.
-        spread = weighted_median(distance, sample_weight)
-        largest = distance[sample_weight > 0].max(axis=0)
-        spread = np.where(spread > 0, spread, np.where(largest > 0, largest, 1.0))
+        find = _target_units if isinstance(y, np.ndarray) else _placed_units
+        centre, spread = find(rows, y, sample_weight, fit_intercept)
         for value in spread:
             check_size("The spread of y", value)
         frame = moments.frame(X.dtype)
-        return cls(frame, centre, spread, unit_weight, y.ndim == 1, X.dtype)
+        return cls(frame, centre, spread, unit_weight, len(y.shape) == 1, X.dtype)
 
-    def model(self, rows: Rows, y: Array, alpha: float = 0.0) -> LinearResidual:
-        """The linear model of these data in the solver's units."""
+    def model(
+        self, rows: Rows, y: Array, alpha: float = 0.0, l1: float = 0.0
+    ) -> LinearResidual:
+        """The linear model of these data in the solver's units.
+
+        The penalties, L2 and L1, are in the user's.
+        """
         units = (self.frame, self.centre, self.spread)
-        return LinearResidual(rows, y, *units, float(alpha) / self.weight)
+        lasso = tuple(l1 / self.weight / self.spread) if l1 else ()
+        return LinearResidual(rows, y, *units, float(alpha) / self.weight, lasso)
 
     def rescaled(self, scale: Array) -> Scaling:
         """The same with targets in units of their noise, given in the present ones."""
@@ -122,6 +119,53 @@ class Scaling:
         return {"coef_": coef, "intercept_": intercept}
 
 
+def _target_units(
+    rows: Rows, y: Array, sample_weight: Array, fit_intercept: bool
+) -> tuple[Array, Array]:
+    """Centre and spread of the targets, for each output.
+
+    The spread is a median of all rows, since outliers may be of any size and in any
+    places; the largest distance if most are equal.
+    """
+    Y = y.reshape(len(y), -1).astype(np.float64, copy=False)
+    centre = np.zeros(Y.shape[1])
+    if fit_intercept:
+        centre = weighted_median(Y, sample_weight)
+    distance = np.abs(Y - centre)
+    spread = weighted_median(distance, sample_weight)
+    largest = distance[sample_weight > 0].max(axis=0)
+    return centre, np.where(spread > 0, spread, np.where(largest > 0, largest, 1.0))
+
+
+def _placed_units(
+    rows: Any, y: Column, sample_weight: Column, fit_intercept: bool
+) -> tuple[Array, Array]:
+    """The same for targets that lie elsewhere."""
+    d = 1 if len(y.shape) == 1 else y.shape[1]
+    centre, spread = np.zeros(d), np.ones(d)
+    for k in range(d):
+        if fit_intercept:
+            centre[k] = median(rows, _output, y, sample_weight, (k,))
+        args = (k, centre[k])
+        middle = median(rows, _distance, y, sample_weight, args)
+        if not middle > 0:
+            middle = max(rows.beside.map(_largest, y, sample_weight, args=args))
+        spread[k] = middle if middle > 0 else 1.0
+    return centre, spread
+
+
+def _output(y: Array, k: int) -> Array:
+    return y.reshape(len(y), -1)[:, k].astype(np.float64, copy=False)
+
+
+def _distance(y: Array, k: int, centre: float) -> Array:
+    return np.abs(_output(y, k) - centre)
+
+
+def _largest(y: Array, weight: Array, k: int, centre: float) -> float:
+    return float(_distance(y, k, centre)[weight > 0].max(initial=0.0))
+
+
 @dataclass(frozen=True)
 class ColumnMoments:
     """Weighted moments of the columns about a centre, and what a few rows say."""
@@ -137,12 +181,12 @@ class ColumnMoments:
     @classmethod
     def of(cls, rows: Rows, sample_weight: Array, fit_intercept: bool) -> ColumnMoments:
         """Moments in one pass over the rows."""
-        X, total = rows.X, sample_weight.sum()
+        X, total = rows.X, rows.total(sample_weight)
         zeros = np.zeros(X.shape[1])
         if scipy.sparse.issparse(X):
             first, second = rows.sum(_sparse_moments, sample_weight, args=(total,))
             return cls(zeros, first, second, zeros, zeros, fit_intercept, False)
-        sample = X[_some_rows(sample_weight)].astype(np.float64)
+        sample = _some_rows(rows, sample_weight).astype(np.float64)
         # A nan or an infinity is reported by who asks for `finite`.
         with np.errstate(over="ignore", invalid="ignore"):
             median = np.median(sample, axis=0)
@@ -192,19 +236,28 @@ class ColumnMoments:
         return Frame(mean, scale, self.fit_intercept)
 
 
-def _some_rows(sample_weight: Array) -> Indices:
+def _some_rows(rows: Rows, sample_weight: Column) -> Array:
     """Up to `_ROBUST_ROWS` rows, none of them without weight.
 
     Their places follow no period, lest something that comes back every so many rows be
     taken for all of them.
     """
-    n_rows = len(sample_weight)
-    rows = np.arange(min(n_rows, _ROBUST_ROWS))
-    if n_rows > _ROBUST_ROWS:
-        rows = np.sort(np.random.default_rng(0).integers(n_rows, size=_ROBUST_ROWS))
-    if not sample_weight[rows].any():
-        rows = np.flatnonzero(sample_weight)
-    return rows[sample_weight[rows] > 0][:_ROBUST_ROWS]
+    index = np.arange(min(rows.n_rows, _ROBUST_ROWS))
+    if rows.n_rows > _ROBUST_ROWS:
+        random = np.random.default_rng(0)
+        index = np.sort(random.integers(rows.n_rows, size=_ROBUST_ROWS))
+    some, weight = rows.take(index, sample_weight)
+    if not weight.any():
+        first = rows.beside.map(_first_weighted, sample_weight)
+        starts = (chunk.start for chunk in rows.beside.chunks)
+        places = [i + start for i, start in zip(first, starts, strict=True)]
+        some, weight = rows.take(np.concatenate(places)[:_ROBUST_ROWS], sample_weight)
+    taken: Array = some[weight > 0]
+    return taken
+
+
+def _first_weighted(weight: Array) -> Indices:
+    return np.flatnonzero(weight)[:_ROBUST_ROWS]
 
 
 def _moments(

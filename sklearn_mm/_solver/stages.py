@@ -49,7 +49,9 @@ class Stage:
         return minimize(
             self.problem,
             point,
-            inference=EffortBisection(self.criterion, effort=self.effort),
+            inference=EffortBisection(
+                self.criterion, effort=self.effort, latent=latent
+            ),
             step=self.step,
             memory=Memory(previous_upper=first, first_upper=first),
             history=history,

@@ -11,7 +11,7 @@ from sklearn.metrics import log_loss
 from sklearn.preprocessing import StandardScaler
 
 from sklearn_mm import ContrastiveHebbianClassifier, ContrastiveHebbianRegressor
-from sklearn_mm._hebbian.estimators import project_to_simplex
+from sklearn_mm._hebbian.classifier import project_to_simplex
 from sklearn_mm._hebbian.inputs import units_of
 from sklearn_mm.losses import Huber, LogLoss, Loss, SquaredError, get_loss, softmax
 

@@ -152,7 +152,7 @@ def test_bounds_and_fixed_parameters():
 
 def test_interrupted_search():
     t, y, _ = contaminated(0.3, 0)
-    for stop in (30, 200):
+    for stop in (3, 30, 200):
         calls = []
 
         def fun(x, calls=calls, stop=stop):

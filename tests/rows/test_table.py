@@ -203,27 +203,6 @@ class TestParts:
             Rows.of(X, 4).fill(out, without_memory)
         assert_array_equal(out, X.sum(axis=1))
 
-    def test_engines_of_the_data_work_on_it(self):
-        class Blocks:
-            shape, dtype = X.shape, X.dtype
-            row_blocks = [slice(0, 20), slice(20, 23)]
-
-            def map_blocks(self, function, chunks, arguments):
-                assert chunks == self.row_blocks
-                return (function(X[chunk], *arguments(chunk)) for chunk in chunks)
-
-        rows = Rows.of(Blocks(), 4, 2)
-        assert rows.chunks == Blocks.row_blocks
-        values = list(rows.map(scaled, COLUMN, args=(10.0,)))
-        assert [len(value) for value in values] == [20, 3]
-        assert_array_equal(np.concatenate(values), EXPECTED)
-        out = np.empty((23, 2))
-        assert_array_equal(rows.fill(out, scaled, COLUMN, args=(10.0,)), EXPECTED)
-        # Columns are here, whatever the rows are.
-        assert_array_equal(
-            rows.beside.fill(out[:, 0], shifted, COLUMN, args=(1,)), COLUMN + 1
-        )
-
 
 def without_memory(rows, out=None):
     assert out is None

@@ -101,24 +101,40 @@ def central_in_x(rows: WhitenedRows) -> Array:
     return rows.solve(np.concatenate(masks))
 
 
-def predictable(rows: WhitenedRows) -> tuple[Array, Array]:
+def predictable(rows: WhitenedRows) -> tuple[Array, Array, float]:
     """Ridge regression on rows that the others predict, and which rows these are.
 
     Where a plane comes close to all rows, residuals say nothing; what the other rows
     predict does. The residual of a row in the fit is r / (1 - h) when it is left out.
+    Where a constant predicts better, rows are judged by it. The last value is the size
+    of residuals of rows left out in units of those from a constant.
     """
-    keep = half_masks(rows, _from_the_middle(rows.Y, rows), rows.majority)
+    central = _from_the_middle(rows.Y, rows)
+    keep = half_masks(rows, central, rows.majority)
     theta = rows.solve(keep)
     for _ in range(_PREDICTIONS):
-        h = np.minimum(rows.spent(keep) / np.maximum(keep @ rows.weight, 1.0), 1 - 1e-9)
-        residual = rows.residuals(theta)[0] / np.where(keep > 0, 1.0 - h, 1.0)
+        residual = _left_out(rows, theta, keep)
         away = _from_the_middle(residual.T, rows) * NORMAL_MEDIAN
         new = (away <= _PREDICTED).astype(float)
         if np.array_equal(new, keep):
             break
         keep = new
         theta = rows.solve(keep, theta)
-    return theta, keep
+    kept = keep[0] > 0
+    w = rows.weight[kept]
+    sizes = weighted_median(np.abs(_left_out(rows, theta, keep)[:, kept]), w)
+    around = np.abs(rows.Y - weighted_median(rows.Y.T, rows.weight))[kept]
+    worse = float(np.max(sizes / np.maximum(weighted_median(around.T, w), rows.floor)))
+    if worse > 1.0:
+        keep = (central * NORMAL_MEDIAN <= _PREDICTED).astype(float)
+        theta = rows.solve(keep)
+    return theta, keep, worse
+
+
+def _left_out(rows: WhitenedRows, theta: Array, keep: Array) -> Array:
+    """Residuals (d, n) of a fit to some rows, each as if its row were left out."""
+    h = np.minimum(rows.spent(keep) / np.maximum(keep @ rows.weight, 1.0), 1 - 1e-9)
+    return rows.residuals(theta)[0] / np.where(keep > 0, 1.0 - h, 1.0)
 
 
 def _from_the_middle(values: Array, rows: WhitenedRows) -> Array:
