@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABCMeta, abstractmethod
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from sklearn.base import BaseEstimator, _fit_context
@@ -55,28 +56,28 @@ class BaseContrastiveHebbian(
 
     def __init__(
         self,
-        hidden_layer_sizes=(64,),
+        hidden_layer_sizes: Any = (64,),
         *,
-        loss="squared_error",
+        loss: Any = "squared_error",
         huber_width=1.35,
         activation="relu",
         standardize=True,
-        criterion="sudemm",
-        feedback="auto",
+        criterion: Any = "sudemm",
+        feedback: Any = "auto",
         solver="adam",
-        learning_rate_init="auto",
+        learning_rate_init: Any = "auto",
         learning_rate="constant",
         power_t=0.6,
         momentum=0.9,
         average=True,
-        batch_size="auto",
+        batch_size: Any = "auto",
         inference="block",
         rho=0.5,
         eta=0.5,
         n_passes=8,
         max_passes=200,
         inference_tol=1e-12,
-        alpha="auto",
+        alpha: Any = "auto",
         max_iter=300,
         tol=1e-4,
         early_stopping=False,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from scipy.special import log_softmax
 from sklearn.base import ClassifierMixin, _fit_context
@@ -73,28 +75,28 @@ class ContrastiveHebbianClassifier(ClassifierMixin, BaseContrastiveHebbian):
 
     def __init__(
         self,
-        hidden_layer_sizes=(64,),
+        hidden_layer_sizes: Any = (64,),
         *,
-        loss="log_loss",
+        loss: Any = "log_loss",
         huber_width=1.35,
         activation="relu",
         standardize=True,
-        criterion="sudemm",
-        feedback="auto",
+        criterion: Any = "sudemm",
+        feedback: Any = "auto",
         solver="adam",
-        learning_rate_init="auto",
+        learning_rate_init: Any = "auto",
         learning_rate="constant",
         power_t=0.6,
         momentum=0.9,
         average=True,
-        batch_size="auto",
+        batch_size: Any = "auto",
         inference="block",
         rho=0.5,
         eta=0.5,
         n_passes=8,
         max_passes=200,
         inference_tol=1e-12,
-        alpha="auto",
+        alpha: Any = "auto",
         max_iter=300,
         tol=1e-4,
         early_stopping=False,
