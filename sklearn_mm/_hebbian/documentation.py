@@ -194,7 +194,7 @@ ATTRIBUTES = """coefs_ : list of ndarray of shape (n_units, n_units_of_next_laye
     n_features_in_ : int
         Number of features.
 
-    feature_names_in_ : ndarray of shape (n_features_in_,)
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
         Names of features, where X has names that are all strings."""
 
 NOTES = """Activations of the hidden layers are not computed by a rule but inferred, as

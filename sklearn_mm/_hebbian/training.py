@@ -11,8 +11,7 @@ import numpy as np
 
 from sklearn_mm._hebbian.inference import FullBatches, MiniBatches
 from sklearn_mm._hebbian.problem import upper_after
-from sklearn_mm._rows.sources import LazyRows
-from sklearn_mm._rows.workers import row_chunks
+from sklearn_mm._rows.table import row_chunks
 from sklearn_mm._solver.gradient_steps import Adam, GradientDescent, MomentumDescent
 from sklearn_mm._solver.inference import DoublingRestart, Persistent
 from sklearn_mm._solver.loop import minimize, whole_batch
@@ -182,8 +181,7 @@ class Trainer:
         n_samples, size = problem.n_samples, self.batch_size
         # Rows that are read on demand are drawn from one block after another: a batch
         # from everywhere would have to read everything.
-        lazy = isinstance(problem.X, LazyRows)
-        blocks = problem.X.batch_blocks if lazy else [slice(0, n_samples)]
+        blocks = getattr(problem.X, "batch_blocks", [slice(0, n_samples)])
 
         def ordered(start, stop):
             order = np.arange(start, stop)
@@ -207,4 +205,4 @@ class Trainer:
 
     def _sum_upper(self, problem, point, effort, candidate):
         """`upper_after` of all rows, a chunk at a time."""
-        return sum(problem.map_parts(upper_after, point, effort, candidate))
+        return problem.sum_parts(upper_after, point, effort, candidate)

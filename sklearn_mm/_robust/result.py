@@ -12,7 +12,13 @@ from scipy.sparse.linalg import LinearOperator
 
 from sklearn_mm._estimator import warn_user
 from sklearn_mm._robust.block_structure import BlockStructure
-from sklearn_mm._robust.covariance import inverse_gram, inverse_symmetric, psi_moments
+from sklearn_mm._robust.covariance import (
+    inverse_gram,
+    inverse_symmetric,
+    psi_moments,
+    undetermined,
+)
+from sklearn_mm._robust.run import Run
 from sklearn_mm._robust.schur import SchurPlan, SchurSystem
 from sklearn_mm._robust.systems import weighted_rows
 from sklearn_mm._solver.roles import Array
@@ -76,19 +82,22 @@ class RobustLeastSquaresResult(OptimizeResult):
         if fit.structure is not None:
             (A, B), right = self.jac, root[:, None] * residual
             system = SchurSystem(SchurPlan(fit.structure), A, B, right, root)
-            *blocks, undetermined = system.inverse_blocks()
+            *blocks, open_ = system.inverse_blocks()
         else:
-            matrix, undetermined = self._inverse(np.repeat(root, fit.residual_dim))
-            blocks = [matrix]
+            matrix, null_space = self._inverse(np.repeat(root, fit.residual_dim))
+            blocks, open_ = [matrix], undetermined(null_space)
         free = ~self.fixed
-        if np.any(undetermined & free[: len(undetermined)]):
-            names = np.flatnonzero(undetermined & free[: len(undetermined)])
+        open_ = open_ & free[: len(open_)]
+        if np.any(open_):
+            names = np.flatnonzero(open_)
             warn_user(
                 "The Jacobian at the solution does not have full rank: the data do not "
                 f"determine all of the parameters {_listed(names)}. Their covariance "
                 "leaves out what is not determined; fix some of them to have the rest."
             )
-        moments = psi_moments(fit.kernel, residual, fit.tau)
+        moments = psi_moments(
+            fit.kernel, residual, fit.tau, base_kernel=fit.base_kernel
+        )
         if absolute:
             # mean(psi**2) / mean(psi')**2 is known, for noise of size one.
             width = float(np.median(fit.tau))
@@ -101,6 +110,8 @@ class RobustLeastSquaresResult(OptimizeResult):
                 f"There are {moments.count:g} residuals of positive weight for "
                 f"{free.sum()} parameters: their covariance cannot be estimated."
             )
+            # As in scipy; those of fixed parameters are zero all the same.
+            blocks = [np.abs(block) for block in blocks]
         with np.errstate(invalid="ignore"):
             blocks = [np.where(block == 0.0, 0.0, factor * block) for block in blocks]
         return blocks[0] if fit.structure is None else tuple(blocks)
@@ -118,3 +129,40 @@ class RobustLeastSquaresResult(OptimizeResult):
 def _listed(numbers: Any) -> str:
     shown = ", ".join(map(str, numbers[:8]))
     return f"{shown}, ..." if len(numbers) > 8 else shown
+
+
+def make_result(
+    run: Run, status: int, point: Any, upper: float
+) -> RobustLeastSquaresResult:
+    """The result of a run that has ended at a point."""
+    problem = run.problem
+    model, kernel = problem.model, problem.kernel
+    weights = problem.confidence(point)
+    grad = model.gradient(point, weights)
+    fixed = np.zeros(len(grad), dtype=bool) if model.fixed is None else model.fixed
+    active = np.zeros(len(point.theta), dtype=int)
+    if model.box is not None:
+        active = model.box.active(point.theta)
+    fields = {
+        "x": point.theta,
+        "cost": problem.objective(point),
+        "fun": point.residual.ravel(),
+        "jac": point.jacobian,
+        "grad": grad,
+        "optimality": float(np.abs(model.stationarity(point.theta, grad)).max()),
+        "active_mask": active,
+        "fixed": fixed,
+        "nfev": model.n_fun,
+        "njev": model.n_jac,
+        "nit": len(run.history),
+        "status": status,
+        "message": run.message(status),
+        "success": status > 0,
+        "weights": weights,
+        "tau": problem.tau,
+        "upper_bound": upper,
+        "history": run.history.to_bunch(),
+    }
+    base = getattr(kernel, "kernel", kernel)
+    fit = Fit(kernel, base, problem.tau, model.residual_dim, model.structure)
+    return RobustLeastSquaresResult(fields, fit)
