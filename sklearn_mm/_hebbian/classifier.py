@@ -51,7 +51,7 @@ class ContrastiveHebbianClassifier(ClassifierMixin, BaseContrastiveHebbian):
     See Also
     --------
     ContrastiveHebbianRegressor : The same for numbers.
-    ConvergenceDisplay : Certified bounds over training in a picture.
+    ConvergenceDisplay : Plot of the certified bounds over training.
     sklearn.neural_network.MLPClassifier : Feed-forward network, by back-propagation.
 
     Notes
@@ -274,7 +274,7 @@ class ContrastiveHebbianClassifier(ClassifierMixin, BaseContrastiveHebbian):
         ):
             raise ValueError(
                 f"{type(self).__name__} does not support multilabel or multi-output "
-                "targets: y must hold one class label a row. Fit one classifier an "
+                "targets: y must hold one class label per row. Fit one classifier per "
                 "output, e.g. with sklearn.multioutput.MultiOutputClassifier."
             )
         if not is_dask(y):

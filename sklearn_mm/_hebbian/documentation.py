@@ -92,8 +92,8 @@ PARAMETERS = """hidden_layer_sizes : int or array-like of int, default=(64,)
         the energy over one unit after the other, as in the paper, and is much slower.
 
     rho : float, default=0.5
-        Accuracy asked for by "sudemm". With strong feedback, where errors of unfinished
-        inference have a direction in common, mini-batches need a smaller one (0.05).
+        Accuracy asked for by "sudemm". With a feedback near 1, small mini-batches may
+        need a smaller one, such as 0.05, for training to be stable.
 
     eta : float, default=0.5
         Fraction of the gap that "regemm" asks to be closed, in (0, 1).

@@ -43,7 +43,7 @@ class ContrastiveHebbianRegressor(
     See Also
     --------
     ContrastiveHebbianClassifier : The same for class labels.
-    ConvergenceDisplay : Certified bounds over training in a picture.
+    ConvergenceDisplay : Plot of the certified bounds over training.
     sklearn.neural_network.MLPRegressor : Feed-forward network, by back-propagation.
 
     Notes
