@@ -17,6 +17,7 @@ from sklearn.utils import Bunch
 from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
 
 import sklearn_mm  # for the version, which is set after this module is imported
+from sklearn_mm._rows.sources import is_dask
 from sklearn_mm._rows.workers import kept_threads
 from sklearn_mm._solver.loop import Status
 from sklearn_mm._solver.roles import Monitor
@@ -85,12 +86,14 @@ class PersistentMixin:
     """Pickles with the version of the package, and a warning where it is another one.
 
     scikit-learn does so for its own estimators. The record of the run, a `Bunch`, is
-    written as a dictionary: safe formats then meet types of this package only.
+    written as a dictionary: safe formats then meet types of this package only. Results
+    for rows that lie on a cluster stay there: they are left out.
     """
 
     def __getstate__(self):
         state: dict[str, Any] = dict(super().__getstate__())  # type: ignore[call-overload]
         state[_VERSION_KEY] = sklearn_mm.__version__
+        state = {name: value for name, value in state.items() if not is_dask(value)}
         if isinstance(state.get("history_"), Bunch):
             state["history_"] = dict(state["history_"])
         return state

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from abc import ABCMeta, abstractmethod
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from sklearn.base import BaseEstimator, _fit_context
@@ -33,7 +35,7 @@ from sklearn_mm._hebbian.settings import (
 )
 from sklearn_mm._hebbian.to_the_end import certified_bounds, free_outputs
 from sklearn_mm._hebbian.training import Trainer, initial_theta
-from sklearn_mm._rows.sources import BlockReader, LazyRows
+from sklearn_mm._rows.sources import BlockReader, DaskRows, LazyRows, target_source
 from sklearn_mm._rows.validation import validate_rows
 from sklearn_mm._solver.history import History
 from sklearn_mm._solver.loop import Status
@@ -54,28 +56,28 @@ class BaseContrastiveHebbian(
 
     def __init__(
         self,
-        hidden_layer_sizes=(64,),
+        hidden_layer_sizes: Any = (64,),
         *,
-        loss="squared_error",
+        loss: Any = "squared_error",
         huber_width=1.35,
         activation="relu",
         standardize=True,
-        criterion="sudemm",
-        feedback="auto",
+        criterion: Any = "sudemm",
+        feedback: Any = "auto",
         solver="adam",
-        learning_rate_init="auto",
+        learning_rate_init: Any = "auto",
         learning_rate="constant",
         power_t=0.6,
         momentum=0.9,
         average=True,
-        batch_size="auto",
+        batch_size: Any = "auto",
         inference="block",
         rho=0.5,
         eta=0.5,
         n_passes=8,
         max_passes=200,
         inference_tol=1e-12,
-        alpha="auto",
+        alpha: Any = "auto",
         max_iter=300,
         tol=1e-4,
         early_stopping=False,
@@ -196,7 +198,9 @@ class BaseContrastiveHebbian(
         check_is_fitted(self)
         X, Y, weight = self._validate_targets(X, y, sample_weight, reset=False)
         problem = self._problem(X, Y, weight, data_dtype=np.float64)
-        lower, upper = sum(self._map_parts(certified_bounds, problem, self._theta()))
+        problem, point = problem.to_the_end(problem.at(self._theta()))
+        limits = (self.inference_tol, self.max_passes)
+        lower, upper = problem.sum_parts(certified_bounds, point, *limits)
         return float(lower), float(upper)
 
     def _map_parts(self, function, problem, theta):
@@ -221,6 +225,8 @@ class BaseContrastiveHebbian(
         X, Y, weight = self._validate_targets(X, y, sample_weight, reset=fresh)
         kept = weight > 0
         lazy = isinstance(X, LazyRows)
+        if isinstance(X, DaskRows):
+            X.in_blocks().check_finite(type(self).__name__)
         if not (lazy or kept.all()):  # rows without weight would thin out mini-batches
             X, Y, weight = X[kept], Y[kept], weight[kept]
         batch_size = batch_size_of(self, criterion, X.shape[0])
@@ -244,6 +250,8 @@ class BaseContrastiveHebbian(
             X, Y, weight, validate = self._hold_out(
                 X, Y, weight, sizes, options, random_state
             )
+        if lazy:
+            Y = replace(Y, array=target_source(X, Y.array, batch_size is not None))
         if lazy and batch_size is not None:
             X = BlockReader(X)
         # Rows of a stream are not all that there are, and copies of rows, which weights

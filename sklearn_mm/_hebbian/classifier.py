@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from scipy.special import log_softmax
 from sklearn.base import ClassifierMixin, _fit_context
@@ -20,8 +22,8 @@ from sklearn_mm._estimator import keep_state_on_error
 from sklearn_mm._hebbian.base import BaseContrastiveHebbian
 from sklearn_mm._hebbian.documentation import ATTRIBUTES, NOTES, PARAMETERS
 from sklearn_mm._hebbian.settings import supports_partial_fit
-from sklearn_mm._rows.sources import MappedRows
-from sklearn_mm._rows.statistics import unit_weights
+from sklearn_mm._rows.sources import MappedRows, in_memory, is_dask
+from sklearn_mm._rows.statistics import labels_in_blocks, unit_weights
 from sklearn_mm._rows.validation import validate_rows
 from sklearn_mm.losses import LogLoss, softmax
 
@@ -73,28 +75,28 @@ class ContrastiveHebbianClassifier(ClassifierMixin, BaseContrastiveHebbian):
 
     def __init__(
         self,
-        hidden_layer_sizes=(64,),
+        hidden_layer_sizes: Any = (64,),
         *,
-        loss="log_loss",
+        loss: Any = "log_loss",
         huber_width=1.35,
         activation="relu",
         standardize=True,
-        criterion="sudemm",
-        feedback="auto",
+        criterion: Any = "sudemm",
+        feedback: Any = "auto",
         solver="adam",
-        learning_rate_init="auto",
+        learning_rate_init: Any = "auto",
         learning_rate="constant",
         power_t=0.6,
         momentum=0.9,
         average=True,
-        batch_size="auto",
+        batch_size: Any = "auto",
         inference="block",
         rho=0.5,
         eta=0.5,
         n_passes=8,
         max_passes=200,
         inference_tol=1e-12,
-        alpha="auto",
+        alpha: Any = "auto",
         max_iter=300,
         tol=1e-4,
         early_stopping=False,
@@ -258,8 +260,16 @@ class ContrastiveHebbianClassifier(ClassifierMixin, BaseContrastiveHebbian):
 
     def _validate_targets(self, X, y, sample_weight, reset):
         X, y = validate_rows(self, X, y, multi_output=True, reset=reset)
-        check_classification_targets(y)
-        if type_of_target(y).startswith("multilabel") or (
+        if is_dask(y):
+            labels = labels_in_blocks(X, y)
+            if self.class_weight is not None:
+                raise ValueError(
+                    "class_weight needs y in memory. Pass sample_weight instead."
+                )
+        else:
+            labels = y
+        check_classification_targets(labels)
+        if type_of_target(labels).startswith("multilabel") or (
             y.ndim == 2 and y.shape[1] > 1
         ):
             raise ValueError(
@@ -267,8 +277,9 @@ class ContrastiveHebbianClassifier(ClassifierMixin, BaseContrastiveHebbian):
                 "targets: y must hold one class label a row. Fit one classifier an "
                 "output, e.g. with sklearn.multioutput.MultiOutputClassifier."
             )
-        y = column_or_1d(y, warn=True)
-        labels = unique_labels(y)
+        if not is_dask(y):
+            y = labels = column_or_1d(y, warn=True)
+        labels = unique_labels(labels)
         # Classes named in a first call of partial_fit are there before the weights.
         if reset and (hasattr(self, "coefs_") or not hasattr(self, "classes_")):
             self.classes_ = labels
@@ -283,8 +294,8 @@ class ContrastiveHebbianClassifier(ClassifierMixin, BaseContrastiveHebbian):
                 f"{type(self).__name__} needs at least 2 classes, got 1 class: "
                 f"{self.classes_.tolist()}."
             )
-        weight, _ = unit_weights(sample_weight, X)
-        if reset or hasattr(self, "coefs_"):
+        weight = in_memory(unit_weights(sample_weight, X)[0])
+        if not is_dask(y) and (reset or hasattr(self, "coefs_")):
             weight = weight * self._class_weights(y)
         classes, dtype = self.classes_, X.dtype
 

@@ -23,7 +23,6 @@ network.
 from __future__ import annotations
 
 import functools
-import operator
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -50,9 +49,9 @@ from sklearn_mm._rows.table import Rows
 from sklearn_mm._solver.roles import ALL_ROWS, Bounds
 from sklearn_mm._solver.roles import Batch as Selection
 
-# Rows whose activations are held at a time where nothing else decides: with layers of
-# 64 units their arrays fill a second-level cache.
-DEFAULT_CHUNK = 1024
+# Rows whose activations are held at a time where nothing else decides. Arrays of more
+# are handed back to the system after every chunk, and fresh pages cost as much again.
+DEFAULT_CHUNK = 512
 
 # Beyond this weight of the first residuals, differences of two phases that were not
 # inferred as such are left with too few digits of single precision.
@@ -292,6 +291,19 @@ class ContrastiveProblem:
         A part is a problem of its own that counts as a part of the whole. The point is
         prepared once, so that every worker uses the same.
         """
+        args = self._task(function, point, arguments)
+        return self.rows.map(_call_with_part, self.Y, self.sample_weight, args=args)
+
+    def sum_parts(
+        self, function: Callable[..., Any], point: Point, *arguments: Any
+    ) -> Any:
+        """Sum of the values of `map_parts`."""
+        args = self._task(function, point, arguments)
+        return self.rows.sum(_call_with_part, self.Y, self.sample_weight, args=args)
+
+    def _task(
+        self, function: Callable[..., Any], point: Point, arguments: tuple[Any, ...]
+    ) -> tuple[Any, ...]:
         nothing: Any = None
         bare = replace(
             self,
@@ -301,14 +313,13 @@ class ContrastiveProblem:
             total=self.total_weight,
             data_dtype=self.data_dtype or self.X.dtype,
         )
-        args = (function, bare, point.prepared(), arguments)
-        return self.rows.map(_call_with_part, self.Y, self.sample_weight, args=args)
+        return function, bare, point.prepared(), arguments
 
     def cold_bounds(self, point: Point, effort: float) -> Bounds:
         """Bounds of all rows, each chunk inferred from scratch."""
         problem, point = self.in_precision(point)
-        bounds = problem.map_parts(_cold_bounds, point, effort)
-        return self.bounds_in_precision(functools.reduce(operator.add, bounds))
+        bounds = problem.sum_parts(_cold_bounds, point, effort)
+        return self.bounds_in_precision(bounds)
 
     def in_precision(self, point: Point) -> tuple[ContrastiveProblem, Point]:
         """Problem and point in the precision that the point's method needs."""

@@ -11,8 +11,8 @@ from sklearn_mm._estimator import keep_state_on_error
 from sklearn_mm._hebbian.base import BaseContrastiveHebbian
 from sklearn_mm._hebbian.documentation import ATTRIBUTES, NOTES, PARAMETERS
 from sklearn_mm._hebbian.settings import supports_partial_fit
-from sklearn_mm._rows.sources import MappedRows
-from sklearn_mm._rows.statistics import unit_weights
+from sklearn_mm._rows.sources import MappedRows, in_memory, is_dask
+from sklearn_mm._rows.statistics import moments_in_blocks, unit_weights
 from sklearn_mm._rows.validation import validate_rows
 from sklearn_mm.losses import LogLoss
 
@@ -112,10 +112,15 @@ class ContrastiveHebbianRegressor(
 
     def _validate_targets(self, X, y, sample_weight, reset):
         X, y = validate_rows(self, X, y, y_numeric=True, multi_output=True, reset=reset)
-        weight, _ = unit_weights(sample_weight, X)
-        Y = y.reshape(len(y), -1)
+        weight = in_memory(unit_weights(sample_weight, X)[0])
+        Y = y.reshape(y.shape[0], -1)
         if reset:
             self._flat_targets = y.ndim == 1
+        if reset and is_dask(y):
+            mean, spread = moments_in_blocks(X, y, weight)
+            self.target_mean_ = mean
+            self.target_scale_ = np.where(spread > 0, spread, 1.0) * np.sqrt(len(mean))
+        elif reset:
             # Rows without weight may hold anything.
             kept = weight > 0
             rows, share = Y[kept].astype(np.float64), weight[kept]
@@ -137,7 +142,7 @@ class ContrastiveHebbianRegressor(
         mean, scale, dtype = self.target_mean_, self.target_scale_, X.dtype
 
         def standardized(rows):
-            return ((rows - mean) / scale).astype(dtype)
+            return ((rows.reshape(len(rows), -1) - mean) / scale).astype(dtype)
 
         return X, MappedRows(Y, standardized, Y.shape[1], dtype), weight
 

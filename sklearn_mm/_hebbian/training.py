@@ -205,4 +205,4 @@ class Trainer:
 
     def _sum_upper(self, problem, point, effort, candidate):
         """`upper_after` of all rows, a chunk at a time."""
-        return sum(problem.map_parts(upper_after, point, effort, candidate))
+        return problem.sum_parts(upper_after, point, effort, candidate)

@@ -33,7 +33,7 @@ from sklearn_mm._robust.linear import (
 )
 from sklearn_mm._robust.problem import Confidence, HalfQuadraticProblem
 from sklearn_mm._robust.scaling import Scaling
-from sklearn_mm._rows.table import Column, Rows
+from sklearn_mm._rows.table import Column, Rows, SumOver
 from sklearn_mm._solver.roles import Array
 from sklearn_mm.kernels import Kernel, gaussian_moments
 
@@ -152,8 +152,13 @@ def infer(
     width = tuning if np.isfinite(kernel.tuning_constant(d)) else np.inf
     columns = (point.residual, model.y, problem.sample_weight)
     args = (kernel, problem.tau, model.centre, model.spread)
-    sums = problem.rows.sum(_row_sums, *columns, args=args)
-    total = float(problem.rows.sum(np.sum, problem.sample_weight))
+    weights = problem.weights(point, Confidence(effort=1.0), memory)
+    wanted = [SumOver(_row_sums, columns, args, False)]
+    if q <= MAX_COLUMNS:
+        wanted.append(model.normal_sums(point.residual, weights))
+    found = model.rows.sums(*wanted)
+    sums = next(found)
+    total = problem.rows.total(problem.sample_weight)
     with np.errstate(over="ignore"):
         unit = np.square(scaling.spread) / scaling.weight
         told = Inference(
@@ -171,8 +176,7 @@ def infer(
         PsiMoments.of_sums(sums[:5, k], total, kernel, width, d, scaling.weight)
         for k in range(d)
     ]
-    weights = problem.weights(point, Confidence(effort=1.0), memory)
-    gram = model.normal_equations(point.residual, weights)[0]
+    gram, _ = next(found)
     distance = inverse_symmetric(gram + np.diag(model.ridge))[0]
     distance /= max(scaling.weight, _LEAST_WEIGHT)
     if cov_type == "HC3":

@@ -28,7 +28,7 @@ import numpy as np
 import scipy.sparse
 from sklearn.utils.extmath import safe_sparse_dot
 
-from sklearn_mm._rows.table import Column, Rows, row_chunks
+from sklearn_mm._rows.table import Column, Rows, SumOver, row_chunks
 from sklearn_mm._solver.roles import Array, Indices
 
 # Entries of a block of standardised rows, 2 MB. On one thread sizes from an eighth of
@@ -174,9 +174,19 @@ class LinearResidual:
         self, residual: Column, weights: Column
     ) -> tuple[Array, Array]:
         """Z' diag(w) Z and Z' diag(w) R."""
-        function = sparse_sums if self.is_sparse else dense_sums
-        H, G = self.rows.sum(function, residual, weights, args=(self.frame,))
+        ((H, G),) = self.rows.sums(self.normal_sums(residual, weights))
         return H, G
+
+    def normal_sums(self, residual: Column, weights: Column) -> SumOver:
+        """What `normal_equations` adds up."""
+        function = sparse_sums if self.is_sparse else dense_sums
+        return SumOver(function, (residual, weights), (self.frame,))
+
+    def sparse_diagonal(self, weights: Column) -> Array:
+        """The diagonal of Z' diag(w) Z for sparse rows, which are not centred."""
+        squares, total = self.rows.sum(weighted_squares, weights)
+        squares = squares / np.square(self.frame.scale)
+        return np.append(squares, total) if self.frame.fit_intercept else squares
 
     def right_side(self, theta: Array, G: Array) -> Array:
         """G with the gradient of the penalty at theta."""
@@ -263,6 +273,11 @@ def products(X: Any, weights: Array, residual: Array) -> tuple[Array, Array]:
         else:
             raw += rows.T @ V[block]
     return raw, V.sum(axis=0)
+
+
+def weighted_squares(X: Any, weights: Array) -> tuple[Array, Array]:
+    """Sums of weighted squares of sparse columns, and of the weights."""
+    return X.multiply(X).T @ weights, weights.sum(keepdims=True)
 
 
 def dense_sums(

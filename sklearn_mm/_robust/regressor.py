@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from numbers import Integral, Real
+from typing import Any
 
 import numpy as np
 from sklearn.base import (
@@ -299,16 +300,16 @@ class HalfQuadraticRobustRegressor(
 
     def __init__(
         self,
-        kernel="smooth_truncated_quadratic",
+        kernel: Any = "smooth_truncated_quadratic",
         *,
-        criterion="regemm",
-        scale="auto",
+        criterion: Any = "regemm",
+        scale: Any = "auto",
         tuning=None,
         alpha=0.0,
         l1_ratio=0.0,
         fit_intercept=True,
         cov_type="nonrobust",
-        init="auto",
+        init: Any = "auto",
         eta=0.5,
         eta_prime=0.75,
         rho=0.5,

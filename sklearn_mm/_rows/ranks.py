@@ -23,7 +23,7 @@ _MOST_BINS = 64 << 12
 # Leading 16 bits of infinity and, but for the sign, of what is no number.
 _NOT_FINITE = 0x7FF0
 # Rows that are looked at one by one.
-_FEW_ROWS = 100_000
+_FEW_ROWS = 400_000
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,20 @@ class Histogram:
     def keys(self) -> Array:
         """Keys of the bins."""
         return np.arange(self.low, self.high + 1)
+
+    def __reduce__(self) -> Any:
+        """Bins that hold something are all that travels."""
+        there = np.flatnonzero(self.count)
+        parts = (self.low, len(self.mass), there, self.mass[there], self.count[there])
+        return Histogram._unpacked, parts
+
+    @staticmethod
+    def _unpacked(
+        low: int, size: int, there: Indices, mass: Array, count: Array
+    ) -> Histogram:
+        made = Histogram(low, np.zeros(size), np.zeros(size, dtype=np.int64))
+        made.mass[there], made.count[there] = mass, count
+        return made
 
     def __add__(self, other: Histogram) -> Histogram:
         if not len(self.mass) or not len(other.mass):

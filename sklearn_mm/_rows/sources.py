@@ -45,6 +45,11 @@ def is_dask(X: Any) -> bool:
     return hasattr(X, "to_delayed") and hasattr(X, "rechunk")
 
 
+def in_memory(values: Any) -> Any:
+    """A Dask array as one of this process; others as they are."""
+    return values.compute() if is_dask(values) else values
+
+
 def arrays_of_frames(X: Any) -> tuple[Any, Any]:
     """A Dask data frame or series as an array, and the frame's empty rows for names.
 
@@ -135,16 +140,16 @@ class LazyRows:
 class BlockReader:
     """The block of rows that mini-batches are drawn from at present.
 
-    Stands in for X in training with mini-batches, which come from one block after
-    another, so that each is read once an epoch.
+    Stands in for X, or y, in training with mini-batches, which come from one block
+    after another, so that each is read once an epoch.
     """
 
-    rows: LazyRows
+    rows: Any  # LazyRows or DaskTargets
     number: int = -1  # of the block in hand
     block: Array | None = None
 
     @property
-    def shape(self) -> tuple[int, int]:
+    def shape(self) -> tuple[int, ...]:
         return self.rows.shape
 
     @property
@@ -217,20 +222,46 @@ class DaskRows(LazyRows):
 
 
 @dataclass(frozen=True)
+class DaskTargets:
+    """Targets in a Dask array, read in the blocks of the rows that they belong to."""
+
+    array: Any
+    batch_blocks: list[slice]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.array.shape
+
+    @property
+    def dtype(self) -> np.dtype:
+        return self.array.dtype
+
+    def __getitem__(self, rows: slice | Array) -> Array:
+        return np.asarray(self.array[rows])
+
+
+def target_source(X: LazyRows, y: Any, in_batches: bool) -> Any:
+    """Targets as training reads them: in blocks, or where the rows are."""
+    if in_batches:
+        return BlockReader(DaskTargets(y, X.batch_blocks)) if is_dask(y) else y
+    return X.in_blocks().place(y) if isinstance(X, DaskRows) else y
+
+
+@dataclass(frozen=True)
 class MappedRows:
     """Rows of an array, passed through a function as they are read."""
 
-    array: Array
+    array: Any
     function: Callable[[Array], Array]
     n_columns: int
     dtype: np.dtype
 
     @property
     def shape(self) -> tuple[int, int]:
-        return len(self.array), self.n_columns
+        return self.array.shape[0], self.n_columns
 
     def __len__(self) -> int:
-        return len(self.array)
+        return self.shape[0]
 
     def __getitem__(self, rows: slice | Array) -> Array:
         return self.function(self.array[rows])

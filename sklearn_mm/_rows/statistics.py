@@ -60,3 +60,41 @@ def _weights_in_blocks(sample_weight: Any, X: Any) -> tuple[Any, float]:
     if high == 0:
         raise ValueError("Sample weights must contain at least one non-zero number.")
     return (sample_weight / high).astype(np.float64), high
+
+
+def moments_in_blocks(X: Any, y: Any, weight: Array) -> tuple[Array, Array]:
+    """Weighted mean and standard deviation of targets in a Dask array."""
+    rows = X.in_blocks()
+    column, beside = rows.place(y), rows.beside
+    total = float(weight.sum())
+    first = beside.sum(_first_moments, column, weight, args=(total,))
+    if not np.isfinite(first).all():
+        rows.check_finite("", column)
+    # Divided by the largest first: squares neither overflow nor vanish.
+    size = np.max(list(beside.map(_largest, column, args=(first,))), axis=0)
+    size[size == 0.0] = 1.0
+    second = beside.sum(_second_moments, column, weight, args=(total, first, size))
+    return first, size * np.sqrt(second)
+
+
+def _first_moments(y: Array, weight: Array, total: float) -> Array:
+    return (weight / total) @ y.reshape(len(y), -1).astype(np.float64)
+
+
+def _largest(y: Array, mean: Array) -> Array:
+    return np.abs(y.reshape(len(y), -1) - mean).max(axis=0)
+
+
+def _second_moments(
+    y: Array, weight: Array, total: float, mean: Array, size: Array
+) -> Array:
+    return (weight / total) @ np.square((y.reshape(len(y), -1) - mean) / size)
+
+
+def labels_in_blocks(X: Any, y: Any) -> Array:
+    """Distinct labels in a Dask array."""
+    rows = X.in_blocks()
+    labels: Array = np.unique(
+        np.concatenate(list(rows.beside.map(np.unique, rows.place(y))))
+    )
+    return labels

@@ -72,6 +72,8 @@ def validate_rows(estimator, X, y="no_validation", *, reset=True, **kwargs):
     _check_feature_names(estimator, named, reset=reset)
     _check_n_features(estimator, rows, reset=reset)
     kwargs.pop("ensure_all_finite", None)
+    if isinstance(rows, DaskRows) and not reset:  # there is no pass that would tell
+        rows.in_blocks().check_finite(type(estimator).__name__)
     if isinstance(y, str):
         return rows
     if is_dask(y) and isinstance(rows, DaskRows):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from numbers import Integral, Real
+from typing import Any
 
 import numpy as np
 from scipy.special import ndtr
@@ -243,11 +244,11 @@ class RobustRegressor(
         self,
         estimator=None,
         *,
-        kernel="smooth_truncated_quadratic",
-        criterion="regemm",
-        scale="auto",
+        kernel: Any = "smooth_truncated_quadratic",
+        criterion: Any = "regemm",
+        scale: Any = "auto",
         tuning=None,
-        cv=5,
+        cv: Any = 5,
         max_iter=4,
         tol=0.01,
         n_jobs=None,
