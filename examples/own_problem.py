@@ -1,4 +1,8 @@
-"""Bring your own latent-variable problem: k-means with truncated inference.
+"""
+Bring your own latent-variable problem
+======================================
+
+k-means with truncated inference::
 
     python examples/own_problem.py
 

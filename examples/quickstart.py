@@ -1,4 +1,6 @@
-"""Robust regression in ten lines, beside scikit-learn's own regressors.
+"""
+Robust regression in ten lines
+==============================
 
 Two fifths of the rows are corrupted: half of these are shifted upwards, the others sit
 in a cluster of leverage points that pulls ordinary fits towards it.
@@ -14,7 +16,7 @@ from sklearn.linear_model import (
     TheilSenRegressor,
 )
 
-from sklearn_mm import ConvergenceDisplay, HalfQuadraticRobustRegressor
+from sklearn_mm import HalfQuadraticRobustRegressor
 
 # %%
 # Data with 40 % outliers
@@ -48,8 +50,8 @@ print(
 )
 
 # %%
-# Beside its peers
-# ----------------
+# Compared with scikit-learn's own regressors
+# -------------------------------------------
 oracle = LinearRegression().fit(X[truth], y[truth])
 peers = {
     "oracle (knows the inliers)": oracle,
@@ -70,12 +72,17 @@ for name, peer in peers.items():
     print(f"{name:30s} {error:18.3f} {seconds:8.2f}")
 
 # %%
-# A picture of the certified bounds
-# ---------------------------------
+# What the fit made of each row
+# -----------------------------
+# Residuals against predictions: the inliers in their band, shifted rows above it, and
+# the cluster of leverage points far below.
 try:
     import matplotlib.pyplot as plt
+
+    from sklearn_mm import RobustFitDisplay
 except ImportError:
-    print('\nTo see the bounds close: pip install "sklearn-mm[plot]", and run again')
+    print('\nTo see the outliers: pip install "sklearn-mm[plot]", and run again')
 else:
-    ConvergenceDisplay.from_estimator(model)
+    display = RobustFitDisplay.from_estimator(model, X, y)
+    display.ax_.set_title("Residuals of a robust fit, 40 % outliers")
     plt.show()

@@ -1,5 +1,8 @@
-"""From scipy's curve_fit and least_squares to robust fits, by changing one name.
+"""
+Robust curve fitting, by changing one name
+==========================================
 
+From scipy's `curve_fit` and `least_squares` to robust fits.
 Three kinds of problems from the documentation of `scipy.optimize`, each solved twice:
 by scipy's function and by the function of the same arguments in this package. Some of
 the data are wrong, which least squares does not forgive.

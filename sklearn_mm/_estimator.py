@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import functools
+import importlib.metadata
 import inspect
+import re
 import time
 import warnings
 from numbers import Integral
@@ -14,6 +17,7 @@ from sklearn.utils import Bunch
 from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
 
 import sklearn_mm  # for the version, which is set after this module is imported
+from sklearn_mm._rows.sources import is_dask
 from sklearn_mm._rows.workers import kept_threads
 from sklearn_mm._solver.loop import Status
 from sklearn_mm._solver.roles import Monitor
@@ -27,26 +31,69 @@ except ImportError:
 
 
 class DocumentedMixin:
-    """Shows the documentation of parameters and attributes in notebooks.
+    """Views in notebooks that show and link to the documentation.
 
-    scikit-learn shows them beside a link only. Until there are pages to link to, it
-    leads to a heading of the estimator's name in the notebook itself.
+    scikit-learn shows what parameters and attributes mean only next to a link. Links
+    lead to the pages whose address the package was installed with. Without an address,
+    an estimator's own view still shows the texts, but has no links.
     """
 
     _doc_link_module = "sklearn_mm"
-    _doc_link_template = "#{estimator_name}"
+
+    @property
+    def _doc_link_template(self):
+        return self.__dict__.get(_LINK) or _doc_link_template()
+
+    @_doc_link_template.setter
+    def _doc_link_template(self, value):
+        self.__dict__[_LINK] = value
+
+    def _html_repr(self):
+        if self._doc_link_template:
+            return super()._html_repr()  # type: ignore[misc]
+        shown = copy.copy(self)
+        shown._doc_link_template = _NOWHERE
+        view = super(DocumentedMixin, shown)._html_repr()  # type: ignore[misc]
+        return _DEAD_LINK.sub("", view)
+
+
+_LINK = "__doc_link_template"  # where scikit-learn keeps a template of an instance
+_NOWHERE = "#nowhere"
+# The question mark that leads to the documentation, and where names lead to.
+_DEAD_LINK = re.compile(
+    rf'<a class="sk-estimator-doc-link[^>]*href="{_NOWHERE}[^>]*>.*?</a>'
+    rf'|\s*rel="noreferrer" target="_blank" href="{_NOWHERE}[^"]*"',
+    flags=re.DOTALL,
+)
+
+
+@functools.cache
+def _doc_link_template() -> str:
+    """Pages of estimators, by the address of the site in the package's metadata."""
+    try:
+        metadata = importlib.metadata.metadata("sklearn-mm")
+    except importlib.metadata.PackageNotFoundError:  # run from a folder of sources
+        return ""
+    for entry in metadata.get_all("Project-URL") or []:
+        label, _, address = entry.partition(", ")
+        if label == "Documentation":
+            page = "reference/{estimator_module}.{estimator_name}.html"
+            return f"{address.rstrip('/')}/{page}"
+    return ""
 
 
 class PersistentMixin:
     """Pickles with the version of the package, and a warning where it is another one.
 
     scikit-learn does so for its own estimators. The record of the run, a `Bunch`, is
-    written as a dictionary: safe formats then meet types of this package only.
+    written as a dictionary: safe formats then meet types of this package only. Results
+    for rows that lie on a cluster stay there: they are left out.
     """
 
     def __getstate__(self):
         state: dict[str, Any] = dict(super().__getstate__())  # type: ignore[call-overload]
         state[_VERSION_KEY] = sklearn_mm.__version__
+        state = {name: value for name, value in state.items() if not is_dask(value)}
         if isinstance(state.get("history_"), Bunch):
             state["history_"] = dict(state["history_"])
         return state
@@ -154,6 +201,14 @@ class FitMonitor(Monitor):
     """
 
     effort_name = "1/sigma"
+
+    @classmethod
+    def of(cls, estimator, *args):
+        """A monitor, or None if there is nobody to tell."""
+        heard = ("_skl_callbacks", "_parent_callback_ctx")  # of a meta-estimator
+        if estimator.verbose or any(hasattr(estimator, name) for name in heard):
+            return cls(estimator, *args)
+        return None
 
     def __init__(self, estimator, X, y, attributes, unit=1.0, max_iter=None):
         self._estimator = estimator

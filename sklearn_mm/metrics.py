@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.stats import chi
 from sklearn.metrics import make_scorer
 from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import (
@@ -23,7 +22,7 @@ from sklearn.utils.validation import (
     check_is_fitted,
 )
 
-from sklearn_mm.kernels import Kernel, get_kernel
+from sklearn_mm.kernels import Kernel, gaussian_moments, get_kernel
 
 __all__ = ["bounded_loss", "robust_r2_score", "robust_scorer"]
 
@@ -31,8 +30,6 @@ Array = NDArray[np.float64]
 
 # A normal law's median distance from its centre, in standard deviations.
 _QUARTILE = 0.6744897501960817
-# Points of the midpoint rule for expectations under a normal law.
-_N_POINTS = 4000
 
 
 def bounded_loss(
@@ -190,7 +187,8 @@ def robust_r2_score(
         mean = np.average(true, axis=0, weights=confidence)
         left = confidence @ np.square(residual)
         total = confidence @ np.square(true - mean)
-        a = _consistency(resolved, width, true.shape[1])
+        expected = gaussian_moments(resolved, width, true.shape[1])
+        a = expected[0] / expected[1]
         with np.errstate(divide="ignore", invalid="ignore"):
             scores = 1.0 - a * left / (total + (a - 1.0) * left)
         scores[left == 0.0] = 1.0
@@ -336,15 +334,6 @@ def _median_scale(residual: Array, weight: Array) -> Array:
         scales.append(r[order][np.searchsorted(mass, mass[-1] / 2.0)] / _QUARTILE)
     # Residuals of zero are inliers at any scale.
     return np.maximum(scales, np.finfo(float).tiny ** 0.25)
-
-
-def _consistency(kernel: Kernel, width: float, d: int) -> float:
-    """E w / E w r**2 of a normal law, for one of d outputs."""
-    probabilities = (np.arange(_N_POINTS) + 0.5) / _N_POINTS
-    squares = np.square(chi.ppf(probabilities, d))
-    w = kernel.weight(squares / width**2)
-    # The mean of the squares in place of d: the rule is then exact for weights of one.
-    return float(w.mean() * squares.mean() / (w @ squares / _N_POINTS))
 
 
 def _reference_scale(reference: Any) -> Any:

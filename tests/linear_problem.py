@@ -4,7 +4,7 @@ import numpy as np
 
 from sklearn_mm._robust.linear import LinearResidual
 from sklearn_mm._robust.problem import HalfQuadraticProblem
-from sklearn_mm._robust.standardization import ColumnMoments
+from sklearn_mm._robust.scaling import ColumnMoments
 from sklearn_mm._rows.table import Rows
 
 
@@ -19,7 +19,8 @@ def make_model(
 ):
     """The residuals of X and Y, as they stand."""
     rows = Rows.of(X, chunk_size, n_jobs)
-    return LinearResidual(rows, Y, frame_of(X, weight, fit_intercept), alpha)
+    frame, d = frame_of(X, weight, fit_intercept), Y.shape[1]
+    return LinearResidual(rows, Y, frame, np.zeros(d), np.ones(d), alpha)
 
 
 def make_problem(model, weight, kernel, tau):

@@ -13,10 +13,11 @@ table pools the sizes, 400 data sets or more for each family and share. Families
 are marked as held out, and the seeds from zero on, were not looked at when constants of
 the estimator were chosen; the seeds from 100,000 on were.
 
-Peers are scikit-learn's robust regressors, those of statsmodels, and lmrob, ltsReg and
-rlm of R where Rscript finds the packages robustbase and MASS. The results are appended
-cell by cell to a CSV file; a run that is interrupted goes on where it stopped.
-``--quick`` takes a few cells and seeds.
+Peers are scikit-learn's robust regressors, those of statsmodels, pylmrob where it is
+installed, and lmrob, ltsReg and rlm of R where Rscript finds the packages robustbase
+and MASS. The results are appended cell by cell to a CSV file; a run that is interrupted
+goes on where it stopped, and a run with ``--only`` adds some methods. The pooled table
+is written next to it as Markdown. ``--quick`` takes a few cells and seeds.
 
     python examples/benchmarks/robust_accuracy.py --suite everyday --output results/
 """
@@ -29,6 +30,7 @@ import time
 import warnings
 import zlib
 from importlib.util import find_spec
+from itertools import product
 
 import _r_peers
 from _common import output_directory, print_environment
@@ -57,8 +59,8 @@ EVERYDAY = {name: family.shares for name, family in FAMILIES.items()}
 SIZES = {
     "contamination": {(200, 5): 100, (500, 10): 100},
     "everyday": {
-        **{(30, 1): 75, (30, 5): 75, (60, 10): 70, (100, 3): 75, (100, 20): 50},
-        **{(300, 10): 40, (1000, 20): 12, (300, 40): 8, (2000, 60): 2},
+        **{(30, 1): 100, (30, 5): 100, (60, 10): 75, (100, 3): 90, (100, 20): 20},
+        **{(300, 10): 12, (1000, 20): 3, (300, 40): 2, (2000, 60): 1},
     },
 }
 SHARES = {"contamination": CONTAMINATION, "everyday": EVERYDAY}
@@ -86,7 +88,7 @@ def one_by_one(fit):
             start = time.perf_counter()
             try:
                 found.append(fit(X, y, seed))
-            except (ValueError, np.linalg.LinAlgError):
+            except (ValueError, RuntimeError, np.linalg.LinAlgError):
                 found.append(np.full(X.shape[1] + 1, np.nan))  # no fit is a failure
             seconds.append(time.perf_counter() - start)
         return np.array(found), np.array(seconds)
@@ -101,6 +103,17 @@ def with_sklearn(make):
         model = make(seed).fit(X, y)
         model = getattr(model, "estimator_", model)
         return np.append(model.coef_, model.intercept_)
+
+    return one_by_one(fit)
+
+
+def with_pylmrob(make):
+    """The method of a regressor that has predictions but no coefficients."""
+
+    def fit(X, y, seed):
+        model = make().fit(X, y, seed=seed)
+        at = model.predict(np.vstack([np.eye(X.shape[1]), np.zeros(X.shape[1])]))
+        return np.append(at[:-1] - at[-1], at[-1])
 
     return one_by_one(fit)
 
@@ -140,6 +153,12 @@ def methods():
         found["statsmodels MM"] = with_statsmodels(lambda y, X: RLMDetSMM(y, X).fit())
     else:
         print("# statsmodels is not installed: its estimators are left out")
+    if find_spec("pylmrob"):
+        from pylmrob import LmRob
+
+        found["pylmrob"] = with_pylmrob(LmRob)
+    else:
+        print("# pylmrob is not installed: it is left out")
     if _r_peers.available():
         found |= {name: _r_peers.batch(name) for name in _r_peers.CALLS}
     else:
@@ -177,19 +196,23 @@ def pooled(rows):
     return table
 
 
-def print_table(rows):
+def markdown(rows):
     """A line for each family and share, a column for each method."""
     names = list(dict.fromkeys(row["method"] for row in rows))
-    print("\n| family, share | data sets | " + " | ".join(names) + " |")
-    print("|---" * (len(names) + 2) + "|")
+    lines = ["| family, share | data sets | " + " | ".join(names) + " |"]
+    lines.append("|---" * (len(names) + 2) + "|")
     for (name, share), sums in pooled(rows).items():
-        values = [
-            f"{100 * sums[m][0] / sums[m][1]:.1f}" if m in sums else "–" for m in names
-        ]
-        held_out = " *" if FAMILIES[name].held_out else ""
         count = max(total for _, total in sums.values())
+        values = []
+        for method in names:
+            failed, total = sums.get(method, (0, 0))
+            fewer = f" ({total})" if total < count else ""
+            values.append(f"{100 * failed / total:.1f}{fewer}" if total else "–")
+        held_out = " *" if FAMILIES[name].held_out else ""
         line = [f"{name} {100 * share:.0f} %{held_out}", str(count), *values]
-        print("| " + " | ".join(line) + " |")
+        lines.append("| " + " | ".join(line) + " |")
+    lines += ["", "Failures in %. * held out; in brackets: a number of data sets."]
+    return "\n".join(lines) + "\n"
 
 
 def draw(rows, path):
@@ -230,6 +253,16 @@ def draw(rows, path):
     plt.close(fig)
 
 
+def cells(sizes, shares, args):
+    """Family, share, size and number of data sets of what is to be run."""
+    for family, levels in shares.items():
+        if args.families and family not in args.families:
+            continue
+        for share, ((n, p), seeds) in product(levels, sizes.items()):
+            if args.largest is None or n * p <= args.largest:
+                yield family, share, (n, p), max(1, round(args.part * seeds))
+
+
 def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--suite", choices=tuple(SIZES), default="contamination")
@@ -246,6 +279,7 @@ def main(argv=None):
     if args.quick:
         sizes = {(60, 3): 3}
         shares = {"symmetric": (0.0, 0.4), "leverage": (0.3,)}
+    chosen = {k: m for k, m in methods().items() if not args.only or k in args.only}
     path = output_directory(args.output) / f"robust_accuracy_{args.suite}.csv"
     rows = []
     if path.exists():
@@ -256,37 +290,29 @@ def main(argv=None):
         writer = csv.DictWriter(file, FIELDS)
         if not rows:
             writer.writeheader()
-        for name, method in methods().items():
-            if args.only and name not in args.only:
+        for cell in product(cells(sizes, shares, args), chosen.items()):
+            (family, share, (n, p), seeds), (name, method) = cell
+            if args.suite == "contamination" and name in SLOW:
+                seeds = max(1, seeds // 5)
+            first = args.first_seed
+            key = (args.suite, n, p, family, share, name, first, seeds)
+            if tuple(map(str, key)) in done:
                 continue
-            for family, levels in shares.items():
-                if args.families and family not in args.families:
-                    continue
-                for share in levels:
-                    for (n, p), seeds in sizes.items():
-                        if args.largest is not None and n * p > args.largest:
-                            continue
-                        seeds = max(1, round(args.part * seeds))
-                        if args.suite == "contamination" and name in SLOW:
-                            seeds = max(1, seeds // 5)
-                        first = args.first_seed
-                        key = (args.suite, n, p, family, share, name, first, seeds)
-                        if tuple(map(str, key)) in done:
-                            continue
-                        row = dict(zip(KEY, key, strict=True))
-                        chosen = range(first, first + seeds)
-                        row |= run_cell(method, family, share, n, p, chosen)
-                        writer.writerow(row)
-                        file.flush()
-                        rows.append(row)
-                        print(
-                            f"{n:5d} x {p:2d} {family:13s} {share:4.2f} {name:18s} "
-                            f"failed {row['failures']:3d} of {seeds:3d}, error "
-                            f"{row['rmse'] / row['oracle_rmse']:7.2f} x oracle, "
-                            f"{1e3 * row['seconds']:7.1f} ms",
-                            flush=True,
-                        )
-    print_table(rows)
+            row = dict(zip(KEY, key, strict=True))
+            row |= run_cell(method, family, share, n, p, range(first, first + seeds))
+            writer.writerow(row)
+            file.flush()
+            rows.append(row)
+            print(
+                f"{n:5d} x {p:2d} {family:13s} {share:4.2f} {name:18s} "
+                f"failed {row['failures']:3d} of {seeds:3d}, error "
+                f"{row['rmse'] / row['oracle_rmse']:7.2f} x oracle, "
+                f"{1e3 * row['seconds']:7.1f} ms",
+                flush=True,
+            )
+    table = markdown(rows)
+    print("\n" + table)
+    path.with_suffix(".md").write_text(table, encoding="utf-8")
     try:
         draw(rows, path.with_suffix(".png"))
     except ImportError:

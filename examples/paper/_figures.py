@@ -13,6 +13,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
 from _common import output_directory, print_environment
 
 import numpy as np
+from joblib import Memory
 from PIL import Image
 
 import bal
@@ -41,6 +42,7 @@ def arguments(doc, argv=None, **extra):
     parser = argparse.ArgumentParser(description=doc.strip().split("\n")[0])
     parser.add_argument("--quick", action="store_true", help="small data, seconds")
     parser.add_argument("--output", default=".", help="folder for CSV and PNG")
+    parser.add_argument("--cache", help="folder where fits are kept, to go on later")
     for name, (kind, default, text) in extra.items():
         many = {"nargs": "+"} if isinstance(default, list) else {}
         parser.add_argument(f"--{name}", type=kind, default=default, help=text, **many)
@@ -123,6 +125,11 @@ def adjust(problem, criterion, iterations):
 # -- Contrastive Hebbian learning ----------------------------------------------------
 
 
+def trainer(args):
+    """The function `train`, with fits kept in a folder if one was given."""
+    return Memory(args.cache, verbose=0).cache(train)
+
+
 def train(X, y, hidden, epochs, **params):
     """A network with the paper's energy (feedback 1, no penalty) and plain steps."""
     model = ContrastiveHebbianClassifier(
@@ -134,7 +141,6 @@ def train(X, y, hidden, epochs, **params):
         alpha=0.0,
         solver="sgd",
         momentum=0.0,
-        rho=0.5,
         max_iter=epochs,
         n_iter_no_change=epochs,
         tol=0.0,

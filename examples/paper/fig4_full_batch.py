@@ -9,14 +9,15 @@ several are tried. The package's own inference ("block": the modulus iteration w
 feedback), whose passes are others, is run next to it.
 
     python examples/paper/fig4_full_batch.py [--quick] [--output FOLDER]
-        [--inference coordinate block] [--steps 0.1 0.03] [--rows 1000] [--epochs 300]
+        [--inference coordinate block] [--steps 0.1 0.03 0.003] [--rows 1000]
+        [--epochs 300]
 
 Bands are between the certified bounds of an update; "J" in the table is the objective
 that the final weights reach, with inference carried to the end. Curves of runs that
 diverge leave the picture at its top.
 """
 
-from _figures import add_row, arguments, legend_beside, save, summary, train
+from _figures import add_row, arguments, legend_beside, save, summary, trainer
 
 import matplotlib.pyplot as plt
 
@@ -40,7 +41,7 @@ def main(argv=None):
         __doc__,
         argv,
         inference=(str, ["coordinate", "block"], "coordinate (the paper's), block"),
-        steps=(float, [0.1, 0.03], "lengths of the step"),
+        steps=(float, [0.1, 0.03, 0.003], "lengths of the step"),
         rows=(int, 1000, "digits"),
         epochs=(int, 300, "updates"),
     )
@@ -48,12 +49,12 @@ def main(argv=None):
     data = None if args.quick else load_images("mnist", n_rows)
     X, y, hidden = load_small_images(n_rows) if data is None else data
     X = X.astype("f4")
-    rows = []
+    rows, fit = [], trainer(args)
     for inference in args.inference:
         fits = {}
         for step in args.steps:
             for name, params in METHODS.items():
-                model = train(
+                model = fit(
                     X,
                     y,
                     hidden,

@@ -3,8 +3,8 @@
 A pass goes over the layers (upwards in the free phase, where only lower layers are
 pulled at; downwards in the clamped one, since what is new to it comes from the output)
 and minimises the energy over one unit after the other, for all rows at once. Units are
-taken in blocks: within a block the gradient is updated unit by unit, and the rest of
-the layer hears of the block in one matrix product. The iterates are those of the plain
+taken in blocks: within a block units hear of each other one by one, and the rest of the
+layer hears of the block in one matrix product. The iterates are those of the plain
 method, several times faster.
 
 A loss that is not quadratic is replaced by the quadratic of its largest curvature that
@@ -13,11 +13,13 @@ touches it at the present output.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from sklearn_mm._hebbian.energy import Array, Box, Layers, Network, between
+from sklearn_mm._hebbian.energy import Array, Box, Layers, Network
 
-_BLOCK = 8
+_BLOCK = 64  # the activations of a block stay in the cache
 
 
 class CoordinatePhases:
@@ -35,12 +37,7 @@ class CoordinatePhases:
     def run(
         self, network: Network, gram: Layers, drive: Array, Y: Array, passes: int
     ) -> None:
-        """So many passes of the free phase more, and some less of the clamped one.
-
-        The clamped phase starts where the free one has got to, which saves a pass for
-        every layer: the first one has to follow changes of all others, each of which
-        comes down one layer in a pass.
-        """
+        """So many passes more of each phase; the clamped one starts from the free."""
         H = network.energy.n_hidden
         drive, Y = drive.T, Y.T
         for _ in range(passes):
@@ -48,7 +45,6 @@ class CoordinatePhases:
                 _minimise_layer(network, gram, self.free, k, drive, None)
         if self.clamped is None:
             self.clamped = [None, *(z.copy() for z in self.free[1:])]
-            passes = max(passes - H, 1)
         for _ in range(passes):
             for k in range(H, 0, -1):
                 _minimise_layer(network, gram, self.clamped, k, drive, Y)
@@ -62,12 +58,39 @@ class CoordinatePhases:
         )
 
 
-def unit_curvatures(network: Network) -> Layers:
-    """Hessian of the clamped energy in each layer, in units of its own diagonal.
+@dataclass(frozen=True)
+class LayerCurvature:
+    """Hessian of the clamped energy in a layer, in units of its own diagonal.
 
     Rows are divided by the diagonal, and so is the gradient: the step of a unit is the
-    gradient itself then. The diagonal is the second entry of a pair.
+    gradient itself then. `rows` are minus the entries before the diagonal and a one in
+    its place, row by row and block by block.
     """
+
+    diagonal: Array
+    below: Array  # entries before the diagonal, whole
+    rows: list[list[Array]]
+
+    @classmethod
+    def of(cls, matrix: Array) -> LayerCurvature:
+        """From the Hessian."""
+        diagonal = matrix.diagonal().copy()[:, None]
+        below = np.tril(matrix / diagonal, -1)
+        signed = np.eye(len(matrix), dtype=matrix.dtype) - below
+        rows = [
+            [signed[j, start : j + 1] for j in range(start, stop)]
+            for start, stop in _blocks(len(matrix))
+        ]
+        return cls(diagonal, below, rows)
+
+
+def _blocks(n_units: int) -> list[tuple[int, int]]:
+    starts = range(0, n_units, _BLOCK)
+    return [(start, min(start + _BLOCK, n_units)) for start in starts]
+
+
+def unit_curvatures(network: Network) -> Layers:
+    """Curvature of every layer."""
     energy = network.energy
     result: Layers = [None]
     for k in energy.hidden:
@@ -75,8 +98,7 @@ def unit_curvatures(network: Network) -> Layers:
         W = network.coefs[k]
         matrix = (scale * (W @ W.T)).astype(network.dtype, copy=False)
         matrix[np.diag_indices_from(matrix)] += 1
-        diagonal = matrix.diagonal().copy()[:, None]
-        result.append((matrix / diagonal, diagonal))
+        result.append(LayerCurvature.of(matrix))
     return result
 
 
@@ -102,28 +124,33 @@ def _minimise_layer(
     else:
         assert Y is not None
         above = np.ascontiguousarray(energy.loss.descent(above.T, Y.T).T)
-    curvature, diagonal = curvatures[k]
-    layer, step = z[k], z[k] - own
-    step -= network.back[k].T @ above
-    step /= diagonal
-    for start in range(0, len(layer), _BLOCK):
-        stop = min(start + _BLOCK, len(layer))
-        old = layer[start:stop].copy()
-        _minimise_units(
-            box, curvature[start:stop, start:stop], layer[start:stop], step[start:stop]
-        )
-        if stop < len(layer):
-            step[stop:] += curvature[stop:, start:stop] @ (layer[start:stop] - old)
+    curvature, layer = curvatures[k], z[k]
+    goal = own - layer
+    goal += network.back[k].T @ above
+    goal /= curvature.diagonal
+    # Where units would go if those before them did not move; then they hear of those.
+    goal += layer
+    goal += curvature.below @ layer
+    for (start, stop), rows in zip(_blocks(len(layer)), curvature.rows, strict=True):
+        if start:
+            goal[start:stop] -= curvature.below[start:stop, :start] @ goal[:start]
+        _minimise_units(box, rows, goal[start:stop])
+    layer[:] = goal
 
 
-def _minimise_units(box: Box, curvature: Array, z: Array, step: Array) -> None:
-    """One unit of a block after the other; `step` is what is left for the others."""
-    low = box.low if box.low > -np.inf else None
-    high = box.high if box.high < np.inf else None
-    column = curvature.T[:, :, None]
-    for j in range(len(z)):
-        unit = z[j]
-        new = between(unit - step[j], low, high)
-        change = new - unit
-        z[j] = new
-        step[j + 1 :] += column[j, j + 1 :] * change
+def _minimise_units(box: Box, rows: list[Array], goal: Array) -> None:
+    """One unit of a block after the other, from goals to activations in place."""
+    # NumPy is faster with an array than with a number.
+    low, high = (
+        np.full(goal.shape[1], face, goal.dtype) if np.isfinite(face) else None
+        for face in (box.low, box.high)
+    )
+    # A unit hears of all those before it in one product, its own goal included.
+    for j, (row, unit) in enumerate(zip(rows, goal, strict=True)):
+        new = np.dot(row, goal[: j + 1])
+        if high is not None:
+            new = np.minimum(new, high)
+        if low is not None:
+            np.maximum(new, low, out=unit)
+        else:
+            unit[:] = new

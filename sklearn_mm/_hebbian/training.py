@@ -11,8 +11,7 @@ import numpy as np
 
 from sklearn_mm._hebbian.inference import FullBatches, MiniBatches
 from sklearn_mm._hebbian.problem import upper_after
-from sklearn_mm._rows.sources import LazyRows
-from sklearn_mm._rows.workers import row_chunks
+from sklearn_mm._rows.table import row_chunks
 from sklearn_mm._solver.gradient_steps import Adam, GradientDescent, MomentumDescent
 from sklearn_mm._solver.inference import DoublingRestart, Persistent
 from sklearn_mm._solver.loop import minimize, whole_batch
@@ -26,26 +25,6 @@ _MIN_PASSES = 2
 # Passes for the bound that ReGeMM starts from. From a very loose one its first rounds,
 # which need only halve the gap, would move theta on gradients that are mostly error.
 _START_PASSES = 8
-
-
-# The feedback that "auto" stands for. On validation parts of MNIST, Fashion-MNIST and
-# greyscale CIFAR-10, ones above 0.01 are less accurate: the loss of an output error e
-# is about e' (I + feedback W'W)^-1 e / 2, which large weights W of the last layer make
-# small without making e small. This one is as accurate, and saves a pass in most
-# updates: what H layers leave after n passes is of the order feedback^(2 + 2 n - H).
-_FEEDBACK = 0.003
-# In deep networks it is larger: this weight of the first residuals is held in single
-# precision.
-_LARGEST_WEIGHT = 1e12
-
-
-def feedback_weight(feedback, solver, n_hidden):
-    """The value of the parameter `feedback` for a solver and number of layers."""
-    if isinstance(feedback, str):  # "auto"
-        if solver == "gd":  # its steps are as short as those weights are large
-            return 1.0
-        return max(_FEEDBACK, _LARGEST_WEIGHT ** (-1.0 / n_hidden))
-    return float(feedback)
 
 
 def initial_theta(sizes, random_state):
@@ -69,13 +48,16 @@ class Trainer:
         Its criterion.
     batch_size : int or None
         Rows of a mini-batch; None for full batches.
+    learning_rate : float
+        Step length of stochastic steps.
     memory : tuple or None
         `memory()` of the previous call of `partial_fit`, which is left as it is: the
         call may fail.
     """
 
-    def __init__(self, estimator, criterion, batch_size, memory=None):
+    def __init__(self, estimator, criterion, batch_size, learning_rate, memory=None):
         self.estimator = estimator
+        self.learning_rate = learning_rate
         self.criterion = criterion
         self.batch_size = batch_size
         self.step: Any
@@ -189,18 +171,17 @@ class Trainer:
         est = self.estimator
         average = est.average and not getattr(self.criterion, "needs_full_batch", False)
         if est.solver == "adam":
-            return Adam(est.learning_rate_init, average=average)
+            return Adam(self.learning_rate, average=average)
         power_t = est.power_t if est.learning_rate == "invscaling" else 0.0
         return MomentumDescent(
-            est.learning_rate_init, power_t, average=average, momentum=est.momentum
+            self.learning_rate, power_t, average=average, momentum=est.momentum
         )
 
     def _batches(self, problem, random_state):
         n_samples, size = problem.n_samples, self.batch_size
         # Rows that are read on demand are drawn from one block after another: a batch
         # from everywhere would have to read everything.
-        lazy = isinstance(problem.X, LazyRows)
-        blocks = problem.X.batch_blocks if lazy else [slice(0, n_samples)]
+        blocks = getattr(problem.X, "batch_blocks", [slice(0, n_samples)])
 
         def ordered(start, stop):
             order = np.arange(start, stop)
@@ -224,4 +205,4 @@ class Trainer:
 
     def _sum_upper(self, problem, point, effort, candidate):
         """`upper_after` of all rows, a chunk at a time."""
-        return sum(problem.map_parts(upper_after, point, effort, candidate))
+        return problem.sum_parts(upper_after, point, effort, candidate)

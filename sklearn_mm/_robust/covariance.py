@@ -1,15 +1,39 @@
-r"""Covariance of robust estimates.
+r"""Covariance of parameters that a robust fit has found.
 
-At an M-estimate with residuals r, confidence weights w = omega and estimating function
-psi(r) = w r (in units of the residuals), homoscedastic noise and q parameters, ::
+With residuals r, confidence weights :math:`w_i = \omega(r_i^2 / \tau^2)` and
+:math:`\psi_i = w_i r_i`, the fit solves :math:`\sum_i \psi_i x_i = P \beta`. Here x is
+a row of the design matrix, or of the Jacobian of a nonlinear model, and P the matrix of
+an L2 penalty. Linearised, with :math:`G = X^T W X` and noise that does not depend on x,
 
-    V = K**2  m / (m - q)  mean(psi**2) / mean(psi')**2  mean(w)  (J'WJ)^-1
-    K = 1 + (q / m)  var(psi') / mean(psi')**2
+.. math:: \sum_i \psi'_i x_i x_i^T \approx \rho G, \quad
+          \rho = \sum \psi' / \sum w, \qquad
+          \mathrm{var} \sum_i \psi_i x_i \approx
+          \frac{m}{m - q} \frac{\sum \psi^2}{\sum w} G
 
-with means over the m residuals of positive weight (Huber & Ronchetti, "Robust
-Statistics", section 7.6; the mean of w makes J'WJ comparable with the J'J of their
-formula, and takes out residuals without weight). With w = 1 that is the covariance of
-least squares, ``sum(r**2) / (m - q) (J'J)^-1``.
+.. math:: V = K^2 \, \frac{m}{m - q} \frac{\sum \psi^2}{\sum w}
+          (\rho G + P)^{-1} G (\rho G + P)^{-1}, \quad
+          K = 1 + \frac{q}{m} \frac{\mathrm{var} \, \psi'}{(\mathrm{mean} \, \psi')^2}
+
+K is Huber's correction for few rows per parameter (Huber & Ronchetti, "Robust
+Statistics", section 7.6); m is the number of rows that take part and
+:math:`q = \mathrm{tr} \, (\rho G + P)^{-1} \rho G` that of the parameters which the
+penalty leaves. The sums do not mind rows that are rejected; m does, and it is all that
+does: it is the number of rows of positive weight where the kernel can give zeros.
+Kernels that cannot leave a little weight to every outlier, and m is the number of rows
+that would have the same total weight if the noise were normal,
+:math:`\sum w / E \, \omega`, at most all of them. Both are n for least squares, where V
+is the usual formula.
+
+Where the noise depends on x, the sandwich (HC3) takes the place of the middle term:
+
+.. math:: V = H^{-1} \sum_i \left(\frac{\psi_i}{1 - h_i}\right)^2 x_i x_i^T H^{-1},
+          \quad H = \sum_i \psi'_i x_i x_i^T + P, \quad
+          h_i = w_i x_i^T (G + P)^{-1} x_i
+
+Several outputs that share a weight have :math:`\psi_k = \omega(\|r\|^2 / \tau^2) r_k`,
+whose derivative in its own residual is :math:`\omega + 2 z \omega'(z) r_k^2 / \|r\|^2`.
+Those in the other residuals have mean zero if the outputs' noise is independent, and
+each output then has a covariance of its own.
 
 Everything here is a function of NumPy values.
 """
@@ -20,42 +44,136 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from scipy.linalg import LinAlgError, cho_solve, cholesky
+from scipy.special import stdtrit
 
 from sklearn_mm._solver.roles import Array
-from sklearn_mm.kernels import Kernel
+from sklearn_mm.kernels import Kernel, gaussian_moments
 
 # Relative step of the derivative of a kernel's weight: the cube root of the precision.
 _STEP = 6e-6
+# Squared pivots of a matrix of unit diagonal below this ask for its eigenvalues.
+_SAFE_PIVOT = 1e-10
+# The curvature of the sum of psi is used where it keeps this part of rho G in every
+# direction; it may be indefinite for kernels that reject.
+_CURVATURE = 0.1
+# Sums over rows have so many times the rounding errors of one product.
+_ROUNDINGS = 500
+# Leverages are kept this far from one.
+_LEVERAGE = 1e-8
+
+
+@dataclass(frozen=True)
+class Influence:
+    """Weights of residual vectors, psi of their entries, and its derivative."""
+
+    weight: Array  # (n,)
+    psi: Array  # (n, d)
+    slope: Array  # (n, d)
+
+    @classmethod
+    def of(cls, residual: Array, kernel: Kernel, width: Any) -> Influence:
+        """Influence of residuals of shape (n, d); one width, or one for each row."""
+        squares = np.square(residual)
+        norms = squares.sum(axis=1)
+        z = norms / np.square(width)
+        weight = kernel.weight(z)
+        change = kernel.weight(z * (1.0 + _STEP)) - kernel.weight(z * (1.0 - _STEP))
+        radial = change / _STEP  # 2 z omega'(z)
+        if residual.shape[1] == 1:
+            slope = (weight + radial)[:, None]
+        else:
+            share = squares / np.where(norms > 0.0, norms, 1.0)[:, None]
+            slope = weight[:, None] + radial[:, None] * share
+        return cls(weight, weight[:, None] * residual, slope)
+
+    def sums(self, sample_weight: Array) -> Array:
+        """Sums over rows, which add up: rows of `PsiMoments.of_sums`, (5, d)."""
+        d = self.psi.shape[1]
+        counts = np.where(self.weight > 0.0, sample_weight, 0.0)
+        sums = np.empty((5, d))
+        sums[0] = counts.sum()
+        sums[1] = sample_weight @ self.weight
+        sums[2] = sample_weight @ np.square(self.psi)
+        sums[3] = counts @ self.slope
+        sums[4] = counts @ np.square(self.slope)
+        return sums
 
 
 @dataclass(frozen=True)
 class PsiMoments:
-    """What the formula needs to know of residuals and weights."""
+    """What the formulas need to know of residuals and weights.
 
-    count: float  # residuals of positive weight, m
+    Means are over m, the number of residuals that take part.
+    """
+
+    count: float  # m
+    weight: float  # mean of w
     square: float  # mean of psi**2
     slope: float  # mean of psi'
     slope_variance: float
-    weight: float  # mean of w
 
-    def factor(self, n_parameters: int) -> float:
-        """What (J'WJ)^-1 is multiplied by; infinite if there is nothing to tell."""
+    @classmethod
+    def of_sums(
+        cls,
+        sums: Array,
+        total: float,
+        kernel: Kernel,
+        width: float,
+        residual_dim: int = 1,
+        unit: float = 1.0,
+    ) -> PsiMoments:
+        """Moments from a column of `Influence.sums`.
+
+        Parameters
+        ----------
+        sums : ndarray of shape (5,)
+            The sums.
+        total : float
+            Sum of the sample weights, a number of rows.
+        kernel, width : Kernel, float
+            The kernel, and its width in noise scales.
+        residual_dim : int, default=1
+            Number of outputs that share a weight.
+        unit : float, default=1.0
+            Number of rows that a sample weight of one stands for.
+        """
+        positive, weight, square, slope, slope_square = map(float, sums)
+        m = positive
+        if not _rejects(kernel):
+            m = min(weight / gaussian_moments(kernel, width, residual_dim)[0], total)
+        if m <= 0.0:
+            return cls(0.0, np.nan, np.nan, 0.0, np.nan)
+        variance = max(slope_square / m - (slope / m) ** 2, 0.0)
+        return cls(unit * m, weight / m, square / m, slope / m, variance)
+
+    @property
+    def determined(self) -> bool:
+        """Whether the formulas apply."""
+        return self.count > 0.0 and self.slope > 0.0
+
+    @property
+    def curvature(self) -> float:
+        """rho, the mean of psi' for each unit of weight."""
+        return self.slope / self.weight
+
+    def noise(self, n_parameters: float) -> float:
+        """Variance of a score for each unit of G, with both corrections.
+
+        Infinite if there are not more residuals than parameters.
+        """
         freedom = self.count - n_parameters
-        if freedom <= 0 or self.slope <= 0.0:
+        if freedom <= 0.0 or not self.determined:
             return np.inf
         spread = self.slope_variance / self.slope**2
         correction = 1.0 + n_parameters / self.count * spread
-        variance = self.square / self.slope**2 * self.count / freedom
-        return float(correction**2 * variance * self.weight)
+        return correction**2 * self.count / freedom * self.square / self.weight
 
-
-def psi_slope(kernel: Kernel, z: Array, residual_dim: int = 1) -> Array:
-    """Mean derivative of r -> omega(|r|**2) r, given the squared norms z in widths.
-
-    In d dimensions the derivative is a matrix, of trace d omega + 2 z omega'.
-    """
-    change = kernel.weight(z * (1.0 + _STEP)) - kernel.weight(z * (1.0 - _STEP))
-    return kernel.weight(z) + change / _STEP / residual_dim
+    def factor(self, n_parameters: float) -> float:
+        """What G^-1 is multiplied by if nothing is penalised."""
+        if not self.determined:
+            return np.inf
+        return self.noise(n_parameters) / self.curvature**2
 
 
 def psi_moments(
@@ -63,8 +181,13 @@ def psi_moments(
     residual: Array,
     width: Any,
     sample_weight: Array | None = None,
+    *,
+    base_kernel: Kernel | None = None,
 ) -> PsiMoments:
-    """Moments over residual vectors.
+    """Moments over all entries of residual vectors whose noise scale is not known.
+
+    The mean slope over a vector's entries is taken, and m counts entries. Where the
+    kernel does not reject, the width is taken to be the one of 95 % efficiency.
 
     Parameters
     ----------
@@ -76,32 +199,172 @@ def psi_moments(
         Width of the kernel, in units of the residuals.
     sample_weight : ndarray of shape (n,) or None
         How often each of them counts.
+    base_kernel : Kernel or None
+        The kernel for rows of which nothing is known, if it is another one.
     """
-    d = residual.shape[1]
-    squares = np.einsum("ij,ij->i", residual, residual)
-    z = squares / np.square(width)
-    w = kernel.weight(z)
-    slope = psi_slope(kernel, z, d)
-    counts = np.where(w > 0.0, 1.0 if sample_weight is None else sample_weight, 0.0)
-    total = float(counts.sum())
-    if total <= 0.0:
-        return PsiMoments(0.0, np.nan, 0.0, np.nan, np.nan)
-
-    def mean(values: Array) -> float:
-        return float(counts @ values) / total
-
-    mean_slope = mean(slope)
+    n, d = residual.shape
+    influence = Influence.of(residual, kernel, width)
+    weight = np.ones(n) if sample_weight is None else sample_weight
+    mean = Influence(
+        influence.weight,
+        np.sqrt(np.square(influence.psi).mean(axis=1))[:, None],
+        influence.slope.mean(axis=1)[:, None],
+    )
+    base = kernel if base_kernel is None else base_kernel
+    constant = base.tuning_constant(d)
+    sums = mean.sums(weight)[:, 0]
+    moments = PsiMoments.of_sums(sums, float(weight.sum()), base, constant, d)
     return PsiMoments(
-        total * d,
-        mean(np.square(w) * squares) / d,
-        mean_slope,
-        mean(np.square(slope - mean_slope)),
-        mean(w),
+        moments.count * d,
+        moments.weight,
+        moments.square,
+        moments.slope,
+        moments.slope_variance,
     )
 
 
-def inverse_gram(J: Array) -> tuple[Array, Any]:
-    """Inverse of J'J, and which parameters are not determined.
+@dataclass(frozen=True)
+class Covariance:
+    """Covariance of q coefficients, and what is needed to make intervals of it."""
+
+    matrix: Array  # zero in what the data do not determine; infinite if all is open
+    n_rows: float  # m, rows that take part
+    n_parameters: float  # q, effective
+    null_space: Array  # (q, k), a basis of what the data do not determine
+
+    @property
+    def freedom(self) -> float:
+        """Degrees of freedom of the t distribution."""
+        return max(self.n_rows - self.n_parameters, 0.0)
+
+
+def nonrobust_covariance(
+    gram: Array, moments: PsiMoments, penalty: Array | float = 0.0
+) -> Covariance:
+    """Covariance for noise that is the same in all rows.
+
+    Parameters
+    ----------
+    gram : ndarray of shape (q, q)
+        X'WX with the confidence weights times the sample weights.
+    moments : PsiMoments
+        Moments of residuals and weights.
+    penalty : float or ndarray of shape (q,)
+        L2 penalty of each coefficient (zero for the intercept).
+    """
+    bread, null_space, q = _bread(gram, moments, penalty)
+    meat = moments.noise(q) * gram if moments.count > q else gram
+    return _covariance(bread, meat, moments.count, q, null_space)
+
+
+def sandwich_covariance(
+    gram: Array,
+    moments: PsiMoments,
+    meat: Array,
+    bend: Array,
+    penalty: Array | float = 0.0,
+) -> Covariance:
+    """Covariance for noise that differs from row to row (HC3).
+
+    The parameters are those of `nonrobust_covariance`, and
+
+    Parameters
+    ----------
+    meat : ndarray of shape (q, q)
+        Sum of (psi / (1 - h))**2 x x', with the leverages h of `leverages`.
+    bend : ndarray of shape (q, q)
+        Sum of (w - psi') x x'.
+    """
+    shrunk, null_space, q = _bread(gram, moments, penalty)
+    bread, ridge = shrunk, _diagonal(penalty, len(gram))
+    if moments.determined and not null_space.shape[1]:
+        curvature = gram - bend + ridge
+        least = _CURVATURE * moments.curvature * gram
+        if _is_definite(curvature - least):
+            bread = inverse_symmetric(curvature)[0]
+    return _covariance(bread, meat, moments.count, q, null_space)
+
+
+def kept_apart(leverage: Array) -> Array:
+    """1 - h, which HC3 divides by."""
+    return np.maximum(1.0 - leverage, _LEVERAGE)
+
+
+def _covariance(
+    bread: Array, meat: Array, n_rows: float, q: float, null_space: Array
+) -> Covariance:
+    if n_rows > q:
+        matrix = bread @ meat @ bread
+    else:
+        matrix = np.full_like(bread, np.inf)
+    return Covariance(matrix, n_rows, q, null_space)
+
+
+def _bread(
+    gram: Array, moments: PsiMoments, penalty: Array | float
+) -> tuple[Array, Array, float]:
+    """(rho G + P)^-1, the null space, and the effective number of parameters."""
+    if not moments.determined:
+        return np.zeros_like(gram), np.zeros((len(gram), 0)), np.inf
+    curved = moments.curvature * gram
+    curvature = curved + _diagonal(penalty, len(gram))
+    bread, null_space = inverse_symmetric(curvature, _ROUNDINGS * len(gram))
+    null_space = null_space / _sizes(curvature)[:, None]
+    return bread, null_space, float(np.einsum("ij,ji->", bread, curved))
+
+
+def _rejects(kernel: Kernel) -> bool:
+    """Whether residuals beyond the kernel's width have weight zero."""
+    return float(kernel.weight(1.5)) == 0.0
+
+
+def _diagonal(penalty: Array | float, n_columns: int) -> Array:
+    values = np.asarray(penalty, dtype=np.float64)
+    return np.diag(np.broadcast_to(values, n_columns))
+
+
+def _is_definite(matrix: Array) -> bool:
+    try:
+        cholesky(matrix, check_finite=False)
+    except LinAlgError:
+        return False
+    return True
+
+
+def t_quantile(level: Any, freedom: Any) -> Array:
+    """Half-width of an interval of that level, in standard errors."""
+    freedom = np.asarray(freedom, dtype=np.float64)
+    known = freedom > 0.0
+    quantile = stdtrit(np.where(known, freedom, 1.0), 0.5 + level / 2.0)
+    return np.where(known, quantile, np.inf)
+
+
+def inverse_symmetric(H: Array, size: int = 0) -> tuple[Array, Array]:
+    """(Pseudo-)inverse of a positive semidefinite matrix, and its null space.
+
+    Columns may be of very different size: the matrix is brought to a unit diagonal
+    first, where its rank is a matter of correlations, and the basis, of shape (q, k),
+    is one in these coordinates. Entries that are sums of `size` products have the
+    rounding errors of these.
+    """
+    scale = _sizes(H)
+    unit = H / np.outer(scale, scale)
+    try:
+        lower = cholesky(unit, lower=True, check_finite=False)
+        if lower.diagonal().min(initial=1.0) ** 2 > _SAFE_PIVOT:
+            full = cho_solve((lower, True), np.eye(len(H)), check_finite=False)
+            return full / np.outer(scale, scale), np.zeros((len(H), 0))
+    except LinAlgError:
+        pass
+    values, vectors = np.linalg.eigh(unit)
+    # The eigenvalues are squares, and have rounding errors of squares.
+    floor = np.finfo(float).eps * max(size, len(H)) * values.max(initial=0.0)
+    values = np.sqrt(np.where(values > floor, values, 0.0))
+    return _of_factor(values, vectors.T, scale, len(unit))
+
+
+def inverse_gram(J: Array) -> tuple[Array, Array]:
+    """The same for J'J, from J.
 
     If the rank is not full, a pseudo-inverse in parameters scaled by the norms of their
     columns. Columns of zeros are left out.
@@ -112,23 +375,23 @@ def inverse_gram(J: Array) -> tuple[Array, Any]:
     R = np.linalg.qr(J / scale, mode="r")
     _, values, right = np.linalg.svd(R, full_matrices=True)
     values = np.append(values, np.zeros(len(right) - len(values)))
-    return _inverse(values, right, scale, max(J.shape))
+    return _of_factor(values, right, scale, max(J.shape))
 
 
-def inverse_symmetric(H: Array, size: int | None = None) -> tuple[Array, Any]:
-    """The same for a positive semidefinite matrix J'J itself."""
+def undetermined(null_space: Array) -> Any:
+    """Which parameters a null space leaves open, given a basis of it."""
+    return np.sum(np.square(null_space), axis=1) > 1e-12
+
+
+def _sizes(H: Array) -> Array:
     scale = np.sqrt(np.maximum(np.diagonal(H), 0.0))
-    scale = np.where(scale > 0.0, scale, 1.0)
-    values, vectors = np.linalg.eigh(H / np.outer(scale, scale))
-    # The eigenvalues are squares, and have rounding errors of squares.
-    floor = np.finfo(float).eps * max(size or 0, len(H)) * values.max(initial=0.0)
-    values = np.sqrt(np.where(values > floor, values, 0.0))
-    return _inverse(values, vectors.T, scale, len(H))
+    return np.where(scale > 0.0, scale, 1.0)
 
 
-def _inverse(values: Array, right: Array, scale: Array, size: int) -> tuple[Array, Any]:
-    floor = np.finfo(float).eps * size * values.max(initial=0.0)
-    kept = values > floor
+def _of_factor(
+    values: Array, right: Array, scale: Array, size: int
+) -> tuple[Array, Array]:
+    """The inverse, and a basis of the null space."""
+    kept = values > np.finfo(float).eps * size * values.max(initial=0.0)
     half = right[kept] / values[kept, None] / scale
-    undetermined = np.sum(np.square(right[~kept]), axis=0) > 1e-12
-    return half.T @ half, undetermined
+    return half.T @ half, right[~kept].T

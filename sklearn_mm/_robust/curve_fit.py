@@ -50,15 +50,15 @@ def robust_curve_fit(
     sigma=None,
     absolute_sigma=False,
     *,
-    scale="auto",
-    kernel="smooth_truncated_quadratic",
-    bounds=(-np.inf, np.inf),
+    scale: Any = "auto",
+    kernel: Any = "smooth_truncated_quadratic",
+    bounds: Any = (-np.inf, np.inf),
     jac=None,
     check_finite=None,
     nan_policy=None,
     full_output=False,
     **kwargs,
-):
+) -> Any:
     """Fit a function to data, some of which are wrong.
 
     Calls of :func:`scipy.optimize.curve_fit` work unchanged, unless they choose a

@@ -9,11 +9,11 @@ from sklearn.base import clone
 from sklearn.utils.validation import check_array, has_fit_parameter
 
 from sklearn_mm._robust.linear import LinearPoint, LinearResidual
+from sklearn_mm._robust.normal_equations import least_squares
 from sklearn_mm._robust.problem import squared_norms
-from sklearn_mm._robust.reweighting import least_squares
 from sklearn_mm._robust.scaling import Scaling
+from sklearn_mm._rows.ranks import medians
 from sklearn_mm._rows.sources import LazyRows
-from sklearn_mm._rows.statistics import weighted_median
 from sklearn_mm._solver.roles import Array
 
 Plane = tuple[Array, Array]  # coefficients (n_outputs, n_features) and intercepts
@@ -38,7 +38,8 @@ def given_start(
         else:
             theta = _array_theta(init, model, scaling, y, weight)
         point = model.at(theta)
-        size = np.max(squared_norms(point.residual)) + theta @ theta
+        beside = model.rows.beside
+        size = max(beside.map(_largest_square, point.residual)) + theta @ theta
     if not np.isfinite(size):
         what = "init" if previous is None else "The model of warm_start=True"
         raise ValueError(f"{what} is so far from the data that squares overflow.")
@@ -68,6 +69,7 @@ def _estimator_theta(
     X = model.rows.X
     data = X.array if isinstance(X, LazyRows) else X
     predicted = estimator.fit(data, y, **routed).predict(data)
+    predicted = model.rows.place(predicted)
     return least_squares(scaling.model(model.rows, predicted), weight).theta
 
 
@@ -88,7 +90,10 @@ def _array_theta(
         return scaling.theta(coef, values[:, p])
     if not model.frame.fit_intercept:
         return scaling.theta(coef, np.zeros(d))
-    fitted = model.fitted(scaling.theta(coef, scaling.centre))
-    offset = model.Y[:] - fitted
-    shift = weighted_median(offset, weight) * scaling.spread
+    offset = model.at(scaling.theta(coef, scaling.centre)).residual
+    shift = medians(model.rows, offset, weight, d) * scaling.spread
     return scaling.theta(coef, scaling.centre + shift)
+
+
+def _largest_square(residual: Array) -> float:
+    return float(np.max(squared_norms(residual)))

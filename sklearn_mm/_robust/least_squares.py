@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from numbers import Integral, Real
+from typing import Any
 
 import numpy as np
 from scipy.sparse.linalg import LinearOperator
@@ -77,25 +78,25 @@ _TOLERANCE = [None, Interval(Real, 0, None, closed="left")]
 def robust_least_squares(
     fun,
     x0,
-    jac="2-point",
-    bounds=(-np.inf, np.inf),
+    jac: Any = "2-point",
+    bounds: Any = (-np.inf, np.inf),
     *,
-    kernel="smooth_truncated_quadratic",
-    tau=1.0,
-    criterion="regemm",
+    kernel: Any = "smooth_truncated_quadratic",
+    tau: Any = 1.0,
+    criterion: Any = "regemm",
     residual_dim=1,
     known_inliers=None,
     fixed=None,
     structure=None,
     retract=None,
-    args=(),
+    args: Any = (),
     kwargs=None,
     eta=0.15,
     eta_prime=None,
     rho=0.5,
-    ftol=1e-8,
-    xtol=1e-8,
-    gtol=1e-8,
+    ftol: Any = 1e-8,
+    xtol: Any = 1e-8,
+    gtol: Any = 1e-8,
     x_scale=None,
     diff_step=None,
     jac_sparsity=None,

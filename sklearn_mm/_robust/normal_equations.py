@@ -1,202 +1,77 @@
-"""Sums over rows of X for weighted least squares, and solutions of what they add up to.
+"""Solutions of weighted least squares: the normal equations ``H delta = G``.
 
-Every function here is a task of `Rows`: it takes the rows of one chunk and the numbers
-beside them, and returns a part of a sum, or numbers for the same rows. Rows are neither
-copied nor changed: blocks of them that fit in the cache are multiplied as they stand,
-and the products are brought to standardised columns afterwards.
+`linear.py` adds up H and G over the rows; here they are solved for the change of theta.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import scipy.linalg
-import scipy.sparse
-from sklearn.utils.extmath import safe_sparse_dot
+import scipy.sparse.linalg
 
-from sklearn_mm._rows.workers import row_chunks
+from sklearn_mm._robust.elastic_net import minimize_bound
+from sklearn_mm._robust.linear import LinearPoint, LinearResidual
+from sklearn_mm._rows.table import Column
 from sklearn_mm._solver.roles import Array
 
-# Entries of a block of standardised rows, 2 MB. On one thread sizes from an eighth of
-# this took within 10 % of each other; two threads that share a smaller one's many short
-# calls wait for the interpreter's lock.
-_BLOCK_ENTRIES = 256_000
 # Eigenvalues of the standardised Gram matrix below this share of the largest are
 # directions that the data do not determine; the minimum-norm solution ignores them.
 _RANK_TOLERANCE = 1e-13
-# Means beyond this many spreads are subtracted from the rows before they are multiplied
-# (four of sixteen digits would be lost otherwise).
-_FAR = 100.0
+# H is not formed for more sparse columns than this.
+_MAX_GRAM = 2_000
+_CG_TOLERANCE = 1e-8
 
 
-def _columnwise(A: Array, B: Array, out: Array) -> None:
-    """A @ B; a single column goes as a vector, which BLAS does in half the time."""
-    if B.shape[1] == 1:
-        np.matmul(A, B[:, 0], out=out[:, 0])
+def solve(
+    model: LinearResidual, point: LinearPoint, weights: Column
+) -> tuple[Array, Array, SymmetricFactor | None]:
+    """The change of theta that minimises the bound, G, and a factor of H."""
+    if model.is_sparse and model.shape[0] > _MAX_GRAM:
+        return *_conjugate_gradients(model, point, weights), None
+    H, G = model.normal_equations(point.residual, weights)
+    H.flat[:: len(H) + 1] += model.ridge  # the diagonal
+    G = model.right_side(point.theta, G)
+    factor = SymmetricFactor(H)
+    return factor.solve(G), G, factor
+
+
+def least_squares(model: LinearResidual, weights: Column) -> LinearPoint:
+    """The point of least squares, with the model's penalties."""
+    origin = model.at(np.zeros(model.shape).ravel())
+    if model.l1:
+        theta, _ = minimize_bound(model, origin, weights)
     else:
-        np.matmul(A, B, out=out)
+        theta = solve(model, origin, weights)[0].ravel()
+    return model.at(theta, origin.residual)
 
 
-def columns_times(X: Array, v: Array) -> Array:
-    """X' v; BLAS, as fast on one thread, takes as long on two."""
-    product: Array = np.einsum("ij,i->j", X, v)
-    return product
-
-
-def _block_rows(n_columns: int) -> int:
-    return max(64, _BLOCK_ENTRIES // max(1, n_columns))
-
-
-def cache_blocks(X: Array) -> Iterator[tuple[slice, Array]]:
-    """Blocks of rows that fit in the cache, each with memory for a copy of it.
-
-    It is the same memory for all: fresh pages take longer than the work on them.
-    """
-    height = max(1, min(_block_rows(X.shape[1]), X.shape[0]))
-    buffer = np.empty((height, X.shape[1]))
-    for block in row_chunks(X.shape[0], height):
-        yield block, buffer[: block.stop - block.start]
-
-
-def _blocks_in_double(X: Array) -> Iterator[tuple[slice, Array]]:
-    """Blocks of rows, converted if need be."""
-    for block, rows in cache_blocks(X):
-        if X.dtype == np.float64:
-            yield block, X[block]
-        else:
-            np.copyto(rows, X[block])
-            yield block, rows
-
-
-def fitted(X: Any, coef: Array, intercept: Array, out: Array | None = None) -> Array:
-    """X coef + intercept in double precision."""
-    if out is None:
-        out = np.empty((X.shape[0], coef.shape[1]))
-    if scipy.sparse.issparse(X):
-        out[:] = safe_sparse_dot(X, coef, dense_output=True)
-    elif X.dtype == np.float64:
-        _columnwise(X, coef, out)
-    else:
-        for block, rows in _blocks_in_double(X):
-            _columnwise(rows, coef, out[block])
-    out += intercept
-    return out
-
-
-def residuals(
-    X: Any, Y: Array, coef: Array, intercept: Array, out: Array | None = None
-) -> Array:
-    values = fitted(X, coef, intercept, out)
-    return np.subtract(Y, values, out=values)
-
-
-def products(X: Any, weights: Array, residual: Array) -> tuple[Array, Array]:
-    """X' V and 1' V for V = diag(weights) residual, in double precision."""
-    V = weights[:, None] * residual
-    if scipy.sparse.issparse(X):
-        return X.T @ V, V.sum(axis=0)
-    raw = np.zeros((X.shape[1], V.shape[1]))
-    for block, rows in _blocks_in_double(X):
-        if V.shape[1] == 1:
-            raw[:, 0] += columns_times(rows, V[block, 0])
-        else:
-            raw += rows.T @ V[block]
-    return raw, V.sum(axis=0)
-
-
-@dataclass(frozen=True)
-class Frame:
-    """How columns are standardised."""
-
-    mean: Array
-    scale: Array
-    fit_intercept: bool
-
-    @property
-    def n_parameters(self) -> int:
-        """Number of coefficients, the intercept included."""
-        return len(self.mean) + int(self.fit_intercept)
-
-    def pack(self, coef: Array, intercept: Array) -> Array:
-        """Theta of coefficients (n_features, n_outputs) of X as it stands."""
-        parts = [coef * self.scale[:, None]]
-        if self.fit_intercept:
-            parts.append((intercept + self.mean @ coef)[None, :])
-        return np.concatenate(parts).ravel()
-
-    def unpack(self, theta: Array) -> tuple[Array, Array]:
-        """Coefficients (n_features, n_outputs) and intercepts of X as it stands."""
-        B = theta.reshape(self.n_parameters, -1)
-        coef = B[: len(self.mean)] / self.scale[:, None]
-        if not self.fit_intercept:
-            return coef, np.zeros(B.shape[1])
-        return coef, B[-1] - self.mean @ coef
-
-    @property
-    def shift(self) -> Array | None:
-        """What to subtract from rows lest moments about the mean lose digits."""
-        far = np.abs(self.mean) > _FAR * self.scale
-        return np.where(far, self.mean, 0.0) if far.any() else None
-
-
-def dense_sums(
-    X: Array, residual: Array, weights: Array, frame: Frame
+def _conjugate_gradients(
+    model: LinearResidual, point: LinearPoint, weights: Column
 ) -> tuple[Array, Array]:
-    """Sums over blocks of rows, brought to standardised columns at the end.
+    """The same minimiser without forming H, for many sparse columns.
 
-    Moments about `shift` are accumulated. It is zero, and the rows are used as they
-    stand, unless a column's mean is so large beside its spread that the transformation
-    to moments about the mean would lose digits.
+    Conjugate gradients minimise over subspaces: delta' H delta = delta' G. Columns
+    with few entries have large penalties when they are standardised; the diagonal of H
+    makes up for that.
     """
-    (n, p), d = X.shape, residual.shape[1]
-    shift = frame.shift
-    root = np.sqrt(weights)[:, None]
-    # One matrix with all columns side by side, and few calls a block: threads wait for
-    # the interpreter's lock at every one.
-    height = min(_block_rows(p), n)
-    buffer = np.empty((height, p + d + 1))
-    moments = np.zeros((p + d + 1, p + d + 1))
-    for block in row_chunks(n, height):
-        rows = buffer[: block.stop - block.start]
-        x = rows[:, :p]
-        if shift is None:
-            np.multiply(X[block], root[block], out=x)
-        else:
-            np.subtract(X[block], shift, out=x)
-            x *= root[block]
-        np.multiply(residual[block], root[block], out=rows[:, p:-1])
-        rows[:, -1:] = root[block]
-        # NumPy sees the same matrix twice and computes half of the products; unlike
-        # SciPy's wrapper of that routine, it lets other threads run meanwhile.
-        moments += rows.T @ rows
-    gram, sums, ones = moments[:p, :p], moments[:p, p:], moments[p:, p:]
-    offset = (frame.mean if shift is None else frame.mean - shift)[:, None]
-    first = sums[:, d:]
-    gram += ones[d, d] * (offset @ offset.T) - first @ offset.T - offset @ first.T
-    gram /= np.outer(frame.scale, frame.scale)
-    centred = (sums - offset @ ones[d:]) / frame.scale[:, None]
-    if not frame.fit_intercept:
-        return gram, centred[:, :d]
-    H, G = np.empty((p + 1, p + 1)), np.empty((p + 1, d))
-    H[:p, :p], H[:p, p], H[p, :p] = gram, centred[:, d], centred[:, d]
-    H[p, p] = ones[d, d]
-    G[:p], G[p] = centred[:, :d], ones[d, :d]
-    return H, G
+    q, d = model.shape
+    G = model.right_side(point.theta, model.gradient(point.residual, weights))
+    memory = model.rows.column(1)
 
+    def product(v: Array) -> Array:
+        fitted = model.fitted(v, memory)
+        products: Array = model.gradient(fitted, weights)[:, 0] + model.ridge * v
+        return products
 
-def sparse_sums(
-    X: Any, residual: Array, weights: Array, frame: Frame
-) -> tuple[Array, Array]:
-    """The same for sparse rows, which are not centred."""
-    Z = X.astype(np.float64) @ scipy.sparse.diags_array(1 / frame.scale)
-    if frame.fit_intercept:
-        ones = scipy.sparse.csr_array(np.ones((Z.shape[0], 1)))
-        Z = scipy.sparse.hstack([Z, ones], format="csr")
-    WZ = scipy.sparse.diags_array(weights) @ Z
-    return (WZ.T @ Z).toarray(), WZ.T @ residual
+    H = scipy.sparse.linalg.LinearOperator((q, q), matvec=product, dtype=float)
+    diagonal = model.sparse_diagonal(weights) + model.ridge
+    M = scipy.sparse.diags_array(1.0 / np.maximum(diagonal, np.finfo(float).tiny))
+    cg: Any = scipy.sparse.linalg.cg
+    options = {"rtol": _CG_TOLERANCE, "maxiter": q, "M": M}
+    columns = [cg(H, G[:, j], **options)[0] for j in range(d)]
+    return np.column_stack(columns), G
 
 
 class SymmetricFactor:

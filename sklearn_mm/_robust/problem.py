@@ -18,7 +18,6 @@ where they are needed, and nothing is kept but the sums.
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -79,11 +78,6 @@ class HalfQuadraticProblem:
     def at(self, theta: Array) -> Any:
         """Residuals at theta."""
         return self.model.at(theta)
-
-    @functools.cached_property
-    def total_weight(self) -> float:
-        """Sum of the sample weights, which makes changes relative."""
-        return float(self.rows.sum(np.sum, self.sample_weight))
 
     def start(self, batch: Batch) -> Confidence:
         """Nothing is kept from one theta to the next."""

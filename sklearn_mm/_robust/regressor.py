@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 from numbers import Integral, Real
+from typing import Any
 
 import numpy as np
-from scipy.special import ndtr
-from scipy.stats import chi
 from sklearn.base import (
     BaseEstimator,
     MultiOutputMixin,
@@ -16,7 +15,6 @@ from sklearn.base import (
 )
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
-from sklearn.utils.extmath import safe_sparse_dot
 from sklearn.utils.validation import check_is_fitted
 
 from sklearn_mm._estimator import (
@@ -29,13 +27,14 @@ from sklearn_mm._estimator import (
     keep_state_on_error,
     warn_unless_converged,
 )
+from sklearn_mm._robust.inference import infer
+from sklearn_mm._robust.inference_mixin import InferenceMixin, inlier_scales
 from sklearn_mm._robust.init import given_start
 from sklearn_mm._robust.problem import HalfQuadraticProblem, squared_norms
 from sklearn_mm._robust.reweighting import ReweightedLeastSquares, Workspace
 from sklearn_mm._robust.scaling import Scaling
 from sklearn_mm._robust.start.decision import robust_start
 from sklearn_mm._robust.verdict import warn_of_data
-from sklearn_mm._rows.sources import LazyRows
 from sklearn_mm._rows.statistics import unit_weights
 from sklearn_mm._rows.table import Rows
 from sklearn_mm._rows.validation import check_size, validate_rows
@@ -49,6 +48,7 @@ from sklearn_mm.kernels import KERNELS, get_kernel
 # start would be thrown away: a user's start begins with kernels twice as wide, the
 # chosen one, which is a fit already, with little more than exact weights (1).
 _UNTRUSTED, _TRUSTED, _CHOSEN, _EXACT = 0.0, 0.5, 0.8, 1.0
+_EXACT_WEIGHTS = Fixed(_EXACT)
 # The criterion's run hands over to exact weights when its certificate is this tight
 # relative to J; exact weights then converge at their own, faster rate.
 _HANDOVER = 1e-2
@@ -57,11 +57,10 @@ _ANY_WIDTH = 1.0
 # Targets have unit spread when they are fitted; a tolerance relative to kernels that
 # are narrower than this would ask for less than rounding.
 _RESOLUTION = 1e-8
-# Rows within this many noise scales are inliers (for one output).
-_INLIER_SCALES = 3.0
 
 
 class HalfQuadraticRobustRegressor(
+    InferenceMixin,
     DocumentedMixin,
     PersistentMixin,
     CallbackSupportMixin,
@@ -71,8 +70,8 @@ class HalfQuadraticRobustRegressor(
 ):
     """Robust linear regression with certified truncated inference.
 
-    Minimises ``sum_i sample_weight_i * tau**2 * psi(||r_i||**2 / tau**2) +
-    alpha / 2 * ||coef||**2`` over linear models, where psi is a robust kernel of width
+    Minimises ``sum_i sample_weight_i * tau**2 * psi(||r_i||**2 / tau**2)``, plus a
+    penalty if there is one, over linear models, where psi is a robust kernel of width
     ``tau = tuning * scale`` and r_i are the residuals. Each row has a latent
     confidence weight; how accurately the weights are inferred before the coefficients
     move is decided by a criterion of the paper [1]_.
@@ -110,11 +109,23 @@ class HalfQuadraticRobustRegressor(
         under Gaussian noise, for the number of outputs at hand.
 
     alpha : float, default=0.0
-        Weight of the L2 penalty on the coefficients, as in
-        :class:`~sklearn.linear_model.Ridge`. Must be non-negative.
+        Weight of the penalty on the coefficients, non-negative. It is added to the
+        *sum* over rows: alpha is that of :class:`~sklearn.linear_model.Ridge`, and
+        n_samples times that of :class:`~sklearn.linear_model.ElasticNet`.
+
+    l1_ratio : float, default=0.0
+        Part of the penalty that is L1, in [0, 1]: the penalty is ``alpha * (l1_ratio *
+        ||coef||_1 + (1 - l1_ratio) / 2 * ||coef||**2)``. With ``l1_ratio > 0``
+        coefficients are zero unless they are needed, and there may be more features
+        than rows.
 
     fit_intercept : bool, default=True
         Whether to fit an intercept.
+
+    cov_type : {"nonrobust", "HC3"}, default="nonrobust"
+        Covariance of the coefficients: "nonrobust" for noise of the same size in all
+        rows, "HC3" (a sandwich, which takes more passes over the rows) for noise that
+        differs between them.
 
     init : {"auto", "ols"}, array-like or estimator, default="auto"
         Where to start. "auto" searches robustly; "ols" is least squares with all
@@ -171,6 +182,17 @@ class HalfQuadraticRobustRegressor(
         Standard deviation of the inliers' noise, given or estimated. An array if there
         are several outputs, each of which has its own.
 
+    covariance_ : ndarray of shape (q, q) or (n_outputs, q, q)
+        Covariance of the coefficients in order, then of the intercept where one is
+        fitted, outputs taken one at a time. Entries of coefficients that the data do
+        not determine are nan; all are infinite if there are not more rows than
+        coefficients. With ``alpha > 0`` it is that of the penalised coefficients about
+        their own mean. None with an L1 penalty, or more than 1,000 coefficients.
+
+    robust_r2_ : float or ndarray of shape (n_outputs,)
+        Share of the inliers' variance that the model explains, as in
+        :func:`~sklearn_mm.metrics.robust_r2_score`.
+
     weights_ : ndarray of shape (n_samples,)
         Confidence of each training row, in [0, 1].
 
@@ -191,7 +213,7 @@ class HalfQuadraticRobustRegressor(
     n_features_in_ : int
         Number of features seen during fit.
 
-    feature_names_in_ : ndarray of shape (n_features_in_,)
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
         Names of features seen during fit, where they are all strings.
 
     See Also
@@ -243,8 +265,8 @@ class HalfQuadraticRobustRegressor(
     array([ 1., -2.])
     >>> print(model.intercept_.round(1))
     3.0
-    >>> int(model.inlier_mask_.sum())
-    60
+    >>> bool(model.inlier_mask_[:40].any())  # all of them are found
+    False
     """
 
     _parameter_constraints: dict = {
@@ -256,7 +278,9 @@ class HalfQuadraticRobustRegressor(
         "scale": [StrOptions({"auto"}), Interval(Real, 0, None, closed="neither")],
         "tuning": [None, Interval(Real, 0, None, closed="neither")],
         "alpha": [Interval(Real, 0, None, closed="left")],
+        "l1_ratio": [Interval(Real, 0, 1, closed="both")],
         "fit_intercept": ["boolean"],
+        "cov_type": [StrOptions({"nonrobust", "HC3"})],
         "init": [
             StrOptions({"auto", "ols"}),
             "array-like",
@@ -276,14 +300,16 @@ class HalfQuadraticRobustRegressor(
 
     def __init__(
         self,
-        kernel="smooth_truncated_quadratic",
+        kernel: Any = "smooth_truncated_quadratic",
         *,
-        criterion="regemm",
-        scale="auto",
+        criterion: Any = "regemm",
+        scale: Any = "auto",
         tuning=None,
         alpha=0.0,
+        l1_ratio=0.0,
         fit_intercept=True,
-        init="auto",
+        cov_type="nonrobust",
+        init: Any = "auto",
         eta=0.5,
         eta_prime=0.75,
         rho=0.5,
@@ -300,7 +326,9 @@ class HalfQuadraticRobustRegressor(
         self.scale = scale
         self.tuning = tuning
         self.alpha = alpha
+        self.l1_ratio = l1_ratio
         self.fit_intercept = fit_intercept
+        self.cov_type = cov_type
         self.init = init
         self.eta = eta
         self.eta_prime = eta_prime
@@ -341,14 +369,16 @@ class HalfQuadraticRobustRegressor(
         )
         weight, unit_weight = unit_weights(sample_weight, X)
         rows = Rows.of(X, self.chunk_size, self.n_jobs)
+        given = y, weight
+        y, weight = rows.place(y), rows.place(weight)
         scaling = Scaling.of(
             rows, y, weight, unit_weight, self.fit_intercept, type(self).__name__
         )
-        model = scaling.model(rows, y, self.alpha)
+        model = scaling.model(rows, y, *self._penalties())
         kernel, tuning = self._kernel(model.shape[1])
         criterion = self._criterion()
-        monitor = FitMonitor(self, *data, scaling.plane, scaling.objective)
-        point = given_start(self.init, previous, model, scaling, y, weight)
+        monitor = FitMonitor.of(self, *data, scaling.plane, scaling.objective)
+        point = given_start(self.init, previous, model, scaling, *given)
         start = robust_start(
             model,
             weight,
@@ -360,17 +390,23 @@ class HalfQuadraticRobustRegressor(
         )
         warn_of_data(start, X.shape, bool(self.alpha))
         if model.shape[1] > 1:  # each output in units of its own noise
-            scaling, model, start = _in_noise_scales(scaling, model, start, y)
+            scaling = scaling.rescaled(start.scale)
+            model = scaling.model(rows, y, *self._penalties())
+            start = _in_noise_scales(model, start)
         tau = tuning * float(start.scale[0])
         problem = HalfQuadraticProblem(model, rows.beside, kernel, tau, weight)
         history, memory = History(), Workspace()
         result = self._minimize(
             problem, start.point, criterion, previous, history, monitor, memory
         )
-        monitor.finish(result.point)
+        if monitor is not None:
+            monitor.finish(result.point)
         warn_unless_converged(self, result.status)
         self.__dict__.update(scaling.plane(result.point.theta))
         self.scale_ = self._fitted_scale(start.scale * scaling.spread)
+        self._record_inference(
+            infer(problem, result.point, scaling, tuning, self.cov_type, memory.weights)
+        )
         self._record_rows(problem, result.point, tuning, memory.weights)
         self.history_ = history.to_bunch(scaling.objective)
         self.n_iter_ = len(history)
@@ -391,11 +427,7 @@ class HalfQuadraticRobustRegressor(
         """
         check_is_fitted(self)
         X = validate_rows(self, X, reset=False)
-        plane = (self.coef_.T, self.intercept_)
-        if not isinstance(X, LazyRows):
-            return _predict(X, *plane)
-        rows = Rows.of(X, self.chunk_size, self.n_jobs)
-        return np.concatenate(list(rows.map(_predict, args=plane)))
+        return self._predict_rows(Rows.of(X, self.chunk_size, self.n_jobs))
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
@@ -432,6 +464,10 @@ class HalfQuadraticRobustRegressor(
         check_size("tuning", tuning)
         return kernel, float(tuning)
 
+    def _penalties(self):
+        """The L2 and the L1 penalty."""
+        return (1.0 - self.l1_ratio) * self.alpha, self.l1_ratio * self.alpha
+
     def _known_scale(self, scaling):
         """The noise scale in the solver's units, or None if it is to be chosen."""
         if isinstance(self.scale, str):
@@ -448,7 +484,11 @@ class HalfQuadraticRobustRegressor(
     def _first_effort(self, previous):
         if previous is not None or not isinstance(self.init, str):
             return _TRUSTED
-        return _CHOSEN if self.init == "auto" else _UNTRUSTED
+        if self.init != "auto":
+            return _UNTRUSTED
+        # A bounded loss is least where all coefficients are zero and all rows are
+        # rejected, if the L1 penalty is large: the chosen start is not to be left.
+        return _EXACT if self.alpha * self.l1_ratio > 0.0 else _CHOSEN
 
     def _minimize(self, problem, point, criterion, previous, history, monitor, memory):
         """The criterion's run, then exact weights to the end."""
@@ -457,7 +497,7 @@ class HalfQuadraticRobustRegressor(
         first = Stage(problem, criterion, step, tol, effort, monitor)
         # No need for the criterion again: its certificate is tight here.
         step = ReweightedLeastSquares(True, _RESOLUTION, memory)
-        last = Stage(problem, Fixed(_EXACT), step, self.tol, _EXACT, monitor)
+        last = Stage(problem, _EXACT_WEIGHTS, step, self.tol, _EXACT, monitor)
         return run_stages(
             first,
             last,
@@ -467,47 +507,30 @@ class HalfQuadraticRobustRegressor(
             interruptible=True,
         )
 
+    def _record_inference(self, inference):
+        """What the fit knows of its coefficients, in the user's units."""
+        self._inference = inference
+        covariance, r2 = inference.covariance(), inference.robust_r2
+        if np.ndim(self.coef_) == 1:
+            covariance, r2 = covariance[0] if covariance is not None else None, r2[0]
+        self.covariance_, self.robust_r2_ = covariance, r2
+
     def _record_rows(self, problem, point, tuning, out):
         """Weights and verdicts on the training rows."""
-        self.weights_ = problem.confidence(point, out=out)
-        radius = _inlier_scales(point.residual.shape[1]) * problem.tau / tuning
-        mask = problem.rows.column(dtype=bool)
-        self.inlier_mask_ = problem.rows.fill(
-            mask, _is_within, point.residual, args=(radius,)
-        )
-
-    def _weigh(self, residual):
-        """Confidence weights of any rows' residuals, and the radius of inliers.
-
-        With several outputs that is one of residuals in noise scales.
-        """
-        residual = residual.reshape(len(residual), -1)
-        d = residual.shape[1]
-        kernel, tuning = self._kernel(d)
-        weights = kernel.weight(squared_norms(residual / self.scale_, tuning))
-        unit = self.scale_ if d == 1 else 1.0
-        return weights, _inlier_scales(d) * unit
+        rows = problem.rows
+        self.weights_ = rows.output(problem.confidence(point, out=out), np.float64)
+        radius = inlier_scales(problem.model.shape[1]) * problem.tau / tuning
+        mask = rows.column(dtype=bool)
+        mask = rows.fill(mask, _is_within, point.residual, args=(radius,))
+        self.inlier_mask_ = rows.output(mask, bool)
 
 
-def _in_noise_scales(scaling, model, start, y):
-    """The same start with every output in units of its noise."""
-    scaling = scaling.rescaled(start.scale)
-    model = scaling.model(model.rows, y, model.alpha * scaling.weight)
+def _in_noise_scales(model, start):
+    """The same start with every output in units of its noise, those of the model."""
     theta = start.point.theta.reshape(model.shape) / start.scale
     point = model.at(theta.ravel(), start.point.residual)
-    return scaling, model, replace(start, point=point, scale=np.ones_like(start.scale))
-
-
-def _predict(X, coef, intercept):
-    return safe_sparse_dot(X, coef, dense_output=True) + intercept
+    return replace(start, point=point, scale=np.ones_like(start.scale))
 
 
 def _is_within(residual, radius, out=None):
     return np.less_equal(np.sqrt(squared_norms(residual)), radius, out=out)
-
-
-def _inlier_scales(d):
-    """Norm of d residuals, in noise scales, that inliers do not exceed."""
-    if d == 1:
-        return _INLIER_SCALES
-    return chi.ppf(2.0 * ndtr(_INLIER_SCALES) - 1.0, d)

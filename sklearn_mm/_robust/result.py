@@ -12,7 +12,12 @@ from scipy.sparse.linalg import LinearOperator
 
 from sklearn_mm._estimator import warn_user
 from sklearn_mm._robust.block_structure import BlockStructure
-from sklearn_mm._robust.covariance import inverse_gram, inverse_symmetric, psi_moments
+from sklearn_mm._robust.covariance import (
+    inverse_gram,
+    inverse_symmetric,
+    psi_moments,
+    undetermined,
+)
 from sklearn_mm._robust.run import Run
 from sklearn_mm._robust.schur import SchurPlan, SchurSystem
 from sklearn_mm._robust.systems import weighted_rows
@@ -77,19 +82,22 @@ class RobustLeastSquaresResult(OptimizeResult):
         if fit.structure is not None:
             (A, B), right = self.jac, root[:, None] * residual
             system = SchurSystem(SchurPlan(fit.structure), A, B, right, root)
-            *blocks, undetermined = system.inverse_blocks()
+            *blocks, open_ = system.inverse_blocks()
         else:
-            matrix, undetermined = self._inverse(np.repeat(root, fit.residual_dim))
-            blocks = [matrix]
+            matrix, null_space = self._inverse(np.repeat(root, fit.residual_dim))
+            blocks, open_ = [matrix], undetermined(null_space)
         free = ~self.fixed
-        if np.any(undetermined & free[: len(undetermined)]):
-            names = np.flatnonzero(undetermined & free[: len(undetermined)])
+        open_ = open_ & free[: len(open_)]
+        if np.any(open_):
+            names = np.flatnonzero(open_)
             warn_user(
                 "The Jacobian at the solution does not have full rank: the data do not "
                 f"determine all of the parameters {_listed(names)}. Their covariance "
                 "leaves out what is not determined; fix some of them to have the rest."
             )
-        moments = psi_moments(fit.kernel, residual, fit.tau)
+        moments = psi_moments(
+            fit.kernel, residual, fit.tau, base_kernel=fit.base_kernel
+        )
         if absolute:
             # mean(psi**2) / mean(psi')**2 is known, for noise of size one.
             width = float(np.median(fit.tau))

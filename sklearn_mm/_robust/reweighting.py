@@ -13,25 +13,23 @@ itself, since what matters of H is its shape and not its size.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
-import scipy.sparse.linalg
 
-from sklearn_mm._robust.linear import LinearPoint, LinearResidual
-from sklearn_mm._robust.normal_equations import SymmetricFactor
+from sklearn_mm._robust.elastic_net import minimize_bound
+from sklearn_mm._robust.linear import LinearPoint, LinearResidual, products
+from sklearn_mm._robust.normal_equations import SymmetricFactor, solve
 from sklearn_mm._robust.problem import Confidence, HalfQuadraticProblem, squared_norms
-from sklearn_mm._rows.table import Column
+from sklearn_mm._rows.table import Column, SumOver
 from sklearn_mm._solver.roles import Array, Inferred, Moved, Proposal, Trial
 from sklearn_mm.kernels import Kernel
 
-# H is kept on more rows than this, while the weights' mean relative change is below.
-_KEEP_ROWS, _KEEP_DRIFT = 10_000, 0.2
-# H is not formed for more sparse columns than this.
-_MAX_GRAM = 2_000
-_CG_TOLERANCE = 1e-8
+# H is kept on more rows than this, or more entries of X, while the weights' mean
+# relative change is below.
+_KEEP_ROWS, _KEEP_ENTRIES, _KEEP_DRIFT = 10_000, 500_000, 0.2
 # Over-relaxation beyond this keeps less than 3/4 of the decrease; it is not believed.
 _MAX_RELAXATION = 1.5
+_DIFFERENCE = 1e-3  # one-sided, of curvatures that need not be exact
 
 
 @dataclass
@@ -63,6 +61,7 @@ class Workspace:
     spare: Column | None = None  # for the residuals of the next point
     gram: KeptGram | None = None  # the matrix of an earlier round
     latest: Reweighted | None = None  # it alone may hold changes of residuals
+    total_weight: float | None = None  # of the samples, which makes changes relative
 
 
 @dataclass
@@ -92,50 +91,64 @@ class ReweightedLeastSquares:
         rejected: Proposal | None = None,
     ) -> Reweighted:
         """The minimiser, and what the upper bound loses on the way to it."""
-        state, latest = self.state, self.state.latest
-        state.weights = problem.weights(point, trial.latent, state.weights)
+        state, latest, model = self.state, self.state.latest, problem.model
+        weights = problem.weights(point, trial.latent, state.weights)
+        state.weights = weights
+        gram, wanted = state.gram, []
+        if self.over_relaxed:
+            wanted.append(curvatures(problem, point, trial.latent))
+        if gram is not None:
+            wanted += [
+                SumOver(_drift, (weights, gram.weights), (), False),
+                SumOver(products, (weights, point.residual)),
+            ]
+        sums = model.rows.sums(*wanted)
         relaxation = 1.0
         if self.over_relaxed:
-            relaxation = curvature_ratio(problem, point, trial.latent)
+            relaxation = relaxation_of(next(sums), model.shape[1])
         if latest is not None and latest.moved is not None:
             state.spare, latest.moved = latest.moved, None
-        state.latest = self._solve(problem.model, point, state.weights, relaxation)
+        state.latest = None
+        if gram is not None and _is_close(*next(sums)):
+            G = model.right_side(point.theta, model.centred(*next(sums)))
+            state.latest = self._line_search(model, point, G, relaxation, gram)
+        if state.latest is None:
+            state.latest = self._solve(model, point, relaxation)
         return state.latest
 
     def take(
         self, problem: HalfQuadraticProblem, point: LinearPoint, inferred: Inferred
     ) -> Moved:
         """Go there."""
-        proposal = inferred.trial.proposal
+        proposal, state = inferred.trial.proposal, self.state
         assert isinstance(proposal, Reweighted)
         model: LinearResidual = problem.model
+        if state.total_weight is None:
+            state.total_weight = problem.rows.total(problem.sample_weight)
         if proposal.moved is not None:
             memory, proposal.moved = proposal.moved, None
             new = model.moved(point, proposal.theta, memory)
         else:
-            new = model.at(proposal.theta, self.state.spare)
-        self.state.spare = point.residual  # nobody needs it any more
+            new = model.at(proposal.theta, state.spare)
+        state.spare = point.residual  # nobody needs it any more
         # decrease = sum_i w_i u_i ||fitted_i - fitted_i'||**2 / 2 (+ penalty): the root
         # mean square change of the fitted values, invariant under any
         # reparametrisation of the model.
-        square = 2.0 * max(proposal.decrease, 0.0) / problem.total_weight
+        square = 2.0 * max(proposal.decrease, 0.0) / state.total_weight
         change = float(np.sqrt(square)) / max(problem.tau, self.resolution)
         return Moved(new, change, info={"decrease": proposal.decrease})
 
     def _solve(
-        self,
-        model: LinearResidual,
-        point: LinearPoint,
-        weights: Column,
-        relaxation: float,
+        self, model: LinearResidual, point: LinearPoint, relaxation: float
     ) -> Reweighted:
-        gram = self.state.gram
-        if gram is not None and _is_close(model, weights, gram):
-            found = self._line_search(model, point, weights, relaxation, gram)
-            if found is not None:
-                return found
+        """The minimiser itself."""
+        weights = self.state.weights
+        if model.l1:
+            theta, decrease = minimize_bound(model, point, weights)
+            return Reweighted(decrease, theta)
         delta, G, factor = solve(model, point, weights)
-        if factor is not None and model.rows.n_rows > _KEEP_ROWS:
+        n, q = model.rows.n_rows, model.shape[0]
+        if factor is not None and (n > _KEEP_ROWS or n * q > _KEEP_ENTRIES):
             self._keep(model, weights, factor, float(np.sum(delta * G)))
         # A relaxation f goes f times as far, which leaves f (2 - f) of the decrease.
         share = relaxation * (2.0 - relaxation)
@@ -154,14 +167,15 @@ class ReweightedLeastSquares:
         self.state.gram = None  # until the weights are those that belong to it
         if memory is None:
             memory = model.rows.column(dtype=np.float32)
-        memory = model.rows.beside.fill(memory, _rounded, weights)
-        self.state.gram = KeptGram(factor, memory, slope)
+        beside = model.rows.beside
+        kept = beside.keep(beside.fill(memory, _rounded, weights))
+        self.state.gram = KeptGram(factor, kept, slope)
 
     def _line_search(
         self,
         model: LinearResidual,
         point: LinearPoint,
-        weights: Column,
+        G: Array,
         relaxation: float,
         gram: KeptGram,
     ) -> Reweighted | None:
@@ -171,7 +185,6 @@ class ReweightedLeastSquares:
         weights is a large one of H where it falls on a row of high leverage; then H is
         due to be computed anew.
         """
-        G = model.right_side(point.theta, model.gradient(point.residual, weights))
         delta = gram.factor.solve(G)
         slope = float(np.sum(delta * G))
         if slope > 0.25 * gram.slope:
@@ -180,7 +193,7 @@ class ReweightedLeastSquares:
         memory, self.state.spare = self.state.spare, None
         moved = model.fitted(delta.ravel(), memory)
         beside = model.rows.beside
-        curvature = float(beside.sum(_weighted_squares, moved, weights))
+        curvature = float(beside.sum(_weighted_squares, moved, self.state.weights))
         curvature += float(np.sum(model.ridge[:, None] * np.square(delta)))
         if not (slope > 0.0 and curvature > 0.0):
             self.state.spare = moved
@@ -191,34 +204,20 @@ class ReweightedLeastSquares:
         return Reweighted(decrease, point.theta + step * delta.ravel(), moved)
 
 
-def solve(
-    model: LinearResidual, point: LinearPoint, weights: Column
-) -> tuple[Array, Array, SymmetricFactor | None]:
-    """The change of theta that minimises the bound, G, and a factor of H."""
-    if model.is_sparse and model.shape[0] > _MAX_GRAM:
-        return *_conjugate_gradients(model, point, weights), None
-    H, G = model.normal_equations(point.residual, weights)
-    H.flat[:: len(H) + 1] += model.ridge  # the diagonal
-    G = model.right_side(point.theta, G)
-    factor = SymmetricFactor(H)
-    return factor.solve(G), G, factor
-
-
-def least_squares(model: LinearResidual, weights: Column) -> LinearPoint:
-    """The point of (ridge) least squares."""
-    origin = model.at(np.zeros(model.shape).ravel())
-    delta, _, _ = solve(model, origin, weights)
-    return model.at(delta.ravel(), origin.residual)
-
-
-def _is_close(model: LinearResidual, weights: Column, gram: KeptGram) -> bool:
-    change, size = model.rows.beside.sum(_drift, weights, gram.weights)
+def _is_close(change: float, size: float) -> bool:
+    """Whether weights are like those of the kept matrix."""
     return bool(change <= _KEEP_DRIFT * size)
 
 
-def curvature_ratio(
+def curvatures(
     problem: HalfQuadraticProblem, point: LinearPoint, latent: Confidence
-) -> float:
+) -> SumOver:
+    """What `relaxation_of` is computed from."""
+    args = (problem.kernel, problem.tau, latent.effort, _DIFFERENCE)
+    return SumOver(_curvatures, (point.residual, problem.sample_weight), args, False)
+
+
+def relaxation_of(sums: Array, d: int) -> float:
     """Ratio of the curvatures of the upper bound and of J, near a minimum.
 
     For residuals of dimension d, J has curvature omega + 2 z omega'(z) / d in the mean
@@ -227,12 +226,8 @@ def curvature_ratio(
     means. Going further keeps the monotone decrease, since the bound is quadratic in
     theta.
     """
-    h = 1e-3  # of the one-sided difference; the result need not be exact
-    args = (problem.kernel, problem.tau, latent.effort, h)
-    bound, slope = problem.rows.sum(
-        _curvatures, point.residual, problem.sample_weight, args=args
-    )
-    curvature = bound + 2.0 * slope / h / problem.model.shape[1]
+    bound, slope = sums
+    curvature = bound + 2.0 * slope / _DIFFERENCE / d
     if not curvature > bound / _MAX_RELAXATION:
         return 1.0  # far from a minimum, or a kernel for which this is no guide
     return float(bound / curvature)
@@ -250,28 +245,6 @@ def _curvatures(
     u = kernel.weight(z * effort**2)
     shrunk = kernel.weight(z * (1.0 + h))
     return np.array([sample_weight @ u, sample_weight @ (shrunk - u)])
-
-
-def _conjugate_gradients(
-    model: LinearResidual, point: LinearPoint, weights: Column
-) -> tuple[Array, Array]:
-    """The same minimiser without forming H, for many sparse columns.
-
-    Conjugate gradients minimise over subspaces: delta' H delta = delta' G.
-    """
-    q, d = model.shape
-    G = model.right_side(point.theta, model.gradient(point.residual, weights))
-    memory = model.rows.column(1)
-
-    def product(v: Array) -> Array:
-        fitted = model.fitted(v, memory)
-        products: Array = model.gradient(fitted, weights)[:, 0] + model.ridge * v
-        return products
-
-    H = scipy.sparse.linalg.LinearOperator((q, q), matvec=product, dtype=float)
-    cg: Any = scipy.sparse.linalg.cg
-    columns = [cg(H, G[:, j], rtol=_CG_TOLERANCE, maxiter=q)[0] for j in range(d)]
-    return np.column_stack(columns), G
 
 
 # Tasks on columns.

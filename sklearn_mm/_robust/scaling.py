@@ -4,6 +4,11 @@ Users have X, y, sample weights and coefficients in whatever units they like. Th
 works with a theta in standardised columns, with targets of median zero and spread one,
 and with weights of at most one. `Scaling` is the one place that leads from either to
 the other.
+
+Centre and scale of the columns are for conditioning alone. One pass over the rows gives
+the moments about a provisional centre, the medians of a few rows. Where that is close
+to the mean, as it is but for rare data, no digits are lost; where it is not, the result
+is not worse than one that outliers have moved.
 """
 
 from __future__ import annotations
@@ -12,17 +17,23 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from sklearn.utils import assert_all_finite
+import scipy.sparse
 
-from sklearn_mm._robust.linear import LinearResidual
-from sklearn_mm._robust.normal_equations import Frame
-from sklearn_mm._robust.standardization import ColumnMoments
-from sklearn_mm._rows.sources import LazyRows, MappedRows
+from sklearn_mm._robust.linear import (
+    Frame,
+    LinearResidual,
+    cache_blocks,
+    columns_times,
+)
+from sklearn_mm._rows.ranks import median
 from sklearn_mm._rows.statistics import weighted_median
-from sklearn_mm._rows.table import Rows
+from sklearn_mm._rows.table import Column, Rows
 from sklearn_mm._rows.validation import check_size
-from sklearn_mm._solver.roles import Array
+from sklearn_mm._solver.roles import Array, Indices
 
+# Standard deviations beyond so many median absolute deviations, on so many rows,
+# are those of outliers in X.
+_BLOWN_UP, _ROBUST_ROWS = 50.0, 500
 _LARGEST_FLOAT = float(np.finfo(np.float64).max)
 
 
@@ -53,37 +64,26 @@ class Scaling:
         """
         moments = ColumnMoments.of(rows, sample_weight, fit_intercept)
         X = rows.X
-        if not moments.finite and not isinstance(X, LazyRows):
-            assert_all_finite(X, estimator_name=estimator_name, input_name="X")
+        if not moments.finite:
+            rows.check_finite(estimator_name)
         moments.check_sizes()
-        Y = y.reshape(len(y), -1).astype(np.float64, copy=False)
-        centre = np.zeros(Y.shape[1])
-        if fit_intercept:
-            centre = weighted_median(Y, sample_weight)
-        distance = np.abs(Y - centre)
-        # A median of all of them, since outliers may be of any size and in any places;
-        # the largest if most are equal.
-        spread = weighted_median(distance, sample_weight)
-        largest = distance[sample_weight > 0].max(axis=0)
-        spread = np.where(spread > 0, spread, np.where(largest > 0, largest, 1.0))
+        find = _target_units if isinstance(y, np.ndarray) else _placed_units
+        centre, spread = find(rows, y, sample_weight, fit_intercept)
         for value in spread:
             check_size("The spread of y", value)
         frame = moments.frame(X.dtype)
-        return cls(frame, centre, spread, unit_weight, y.ndim == 1, X.dtype)
+        return cls(frame, centre, spread, unit_weight, len(y.shape) == 1, X.dtype)
 
-    def model(self, rows: Rows, y: Array, alpha: float = 0.0) -> LinearResidual:
-        """The linear model of these data in the solver's units."""
-        penalty = float(alpha) / self.weight
-        return LinearResidual(rows, self.targets(y), self.frame, penalty)
+    def model(
+        self, rows: Rows, y: Array, alpha: float = 0.0, l1: float = 0.0
+    ) -> LinearResidual:
+        """The linear model of these data in the solver's units.
 
-    def targets(self, y: Array) -> MappedRows:
-        """Targets of shape (n_samples, n_outputs), brought to unit size when read."""
-        return MappedRows(y, self._unit, len(self.centre), np.dtype(np.float64))
-
-    def _unit(self, y: Array) -> Array:
-        unit: Array = y.reshape(-1, len(self.centre)) - self.centre
-        unit /= self.spread
-        return unit
+        The penalties, L2 and L1, are in the user's.
+        """
+        units = (self.frame, self.centre, self.spread)
+        lasso = tuple(l1 / self.weight / self.spread) if l1 else ()
+        return LinearResidual(rows, y, *units, float(alpha) / self.weight, lasso)
 
     def rescaled(self, scale: Array) -> Scaling:
         """The same with targets in units of their noise, given in the present ones."""
@@ -117,3 +117,167 @@ class Scaling:
         if self.flat:
             return {"coef_": coef[0], "intercept_": intercept[0]}
         return {"coef_": coef, "intercept_": intercept}
+
+
+def _target_units(
+    rows: Rows, y: Array, sample_weight: Array, fit_intercept: bool
+) -> tuple[Array, Array]:
+    """Centre and spread of the targets, for each output.
+
+    The spread is a median of all rows, since outliers may be of any size and in any
+    places; the largest distance if most are equal.
+    """
+    Y = y.reshape(len(y), -1).astype(np.float64, copy=False)
+    centre = np.zeros(Y.shape[1])
+    if fit_intercept:
+        centre = weighted_median(Y, sample_weight)
+    distance = np.abs(Y - centre)
+    spread = weighted_median(distance, sample_weight)
+    largest = distance[sample_weight > 0].max(axis=0)
+    return centre, np.where(spread > 0, spread, np.where(largest > 0, largest, 1.0))
+
+
+def _placed_units(
+    rows: Any, y: Column, sample_weight: Column, fit_intercept: bool
+) -> tuple[Array, Array]:
+    """The same for targets that lie elsewhere."""
+    d = 1 if len(y.shape) == 1 else y.shape[1]
+    centre, spread = np.zeros(d), np.ones(d)
+    for k in range(d):
+        if fit_intercept:
+            centre[k] = median(rows, _output, y, sample_weight, (k,))
+        args = (k, centre[k])
+        middle = median(rows, _distance, y, sample_weight, args)
+        if not middle > 0:
+            middle = max(rows.beside.map(_largest, y, sample_weight, args=args))
+        spread[k] = middle if middle > 0 else 1.0
+    return centre, spread
+
+
+def _output(y: Array, k: int) -> Array:
+    return y.reshape(len(y), -1)[:, k].astype(np.float64, copy=False)
+
+
+def _distance(y: Array, k: int, centre: float) -> Array:
+    return np.abs(_output(y, k) - centre)
+
+
+def _largest(y: Array, weight: Array, k: int, centre: float) -> float:
+    return float(_distance(y, k, centre)[weight > 0].max(initial=0.0))
+
+
+@dataclass(frozen=True)
+class ColumnMoments:
+    """Weighted moments of the columns about a centre, and what a few rows say."""
+
+    centre: Array
+    first: Array  # of absolute values where columns are not centred
+    second: Array
+    median: Array
+    deviation: Array  # median absolute deviation; zero tells nothing
+    fit_intercept: bool
+    centred: bool
+
+    @classmethod
+    def of(cls, rows: Rows, sample_weight: Array, fit_intercept: bool) -> ColumnMoments:
+        """Moments in one pass over the rows."""
+        X, total = rows.X, rows.total(sample_weight)
+        zeros = np.zeros(X.shape[1])
+        if scipy.sparse.issparse(X):
+            first, second = rows.sum(_sparse_moments, sample_weight, args=(total,))
+            return cls(zeros, first, second, zeros, zeros, fit_intercept, False)
+        sample = _some_rows(rows, sample_weight).astype(np.float64)
+        # A nan or an infinity is reported by who asks for `finite`.
+        with np.errstate(over="ignore", invalid="ignore"):
+            median = np.median(sample, axis=0)
+            deviation = np.median(np.abs(sample - median), axis=0)
+        centre = median if fit_intercept else zeros
+        args = (total, centre)
+        first, second = rows.sum(_moments, sample_weight, args=args)
+        return cls(
+            centre, first, second, median, deviation, fit_intercept, fit_intercept
+        )
+
+    @property
+    def finite(self) -> bool:
+        """False if an entry of X may be nan or infinite; sums may have overflowed."""
+        return bool(np.isfinite(self.second).all())
+
+    def check_sizes(self) -> None:
+        """Raise a ValueError where squares of a column overflow or vanish."""
+        with np.errstate(over="ignore"):
+            size = np.abs(self.centre) + np.sqrt(self.second)
+        if size.size:
+            largest = int(np.argmax(size))
+            check_size(f"Column {largest} of X", size[largest], smallest=0.0)
+        # What squares do not see, sums of the values themselves do.
+        seen = np.flatnonzero(self.first)
+        if seen.size:
+            smallest = seen[np.argmin(size[seen])]
+            check_size(f"Column {smallest} of X", size[smallest])
+
+    def frame(self, dtype: Any) -> Frame:
+        """Mean and standard deviation of columns (1 for constant columns).
+
+        Both are replaced where a few entries have blown them up.
+        """
+        mean, variance = np.zeros(len(self.centre)), self.second
+        if self.centred:
+            mean = self.centre + self.first
+            variance = np.maximum(variance - np.square(self.first), 0.0)
+        scale = np.sqrt(variance)
+        blown = (self.deviation > 0) & ~(scale <= _BLOWN_UP * self.deviation)
+        scale[blown] = self.deviation[blown]
+        if self.centred:
+            mean[blown] = self.median[blown]
+        # A spread that is rounding noise compared with the mean is a constant column.
+        constant = scale <= 10.0 * np.finfo(dtype).eps * np.abs(mean)
+        scale[constant] = 1.0
+        return Frame(mean, scale, self.fit_intercept)
+
+
+def _some_rows(rows: Rows, sample_weight: Column) -> Array:
+    """Up to `_ROBUST_ROWS` rows, none of them without weight.
+
+    Their places follow no period, lest something that comes back every so many rows be
+    taken for all of them.
+    """
+    index = np.arange(min(rows.n_rows, _ROBUST_ROWS))
+    if rows.n_rows > _ROBUST_ROWS:
+        random = np.random.default_rng(0)
+        index = np.sort(random.integers(rows.n_rows, size=_ROBUST_ROWS))
+    some, weight = rows.take(index, sample_weight)
+    if not weight.any():
+        first = rows.beside.map(_first_weighted, sample_weight)
+        starts = (chunk.start for chunk in rows.beside.chunks)
+        places = [i + start for i, start in zip(first, starts, strict=True)]
+        some, weight = rows.take(np.concatenate(places)[:_ROBUST_ROWS], sample_weight)
+    taken: Array = some[weight > 0]
+    return taken
+
+
+def _first_weighted(weight: Array) -> Indices:
+    return np.flatnonzero(weight)[:_ROBUST_ROWS]
+
+
+def _moments(
+    X: Array, weight: Array, total: float, centre: Array
+) -> tuple[Array, Array]:
+    """First and second moment about the centre, summed in double precision."""
+    first, second = np.zeros((2, X.shape[1]))
+    share = weight / total
+    for block, rows in cache_blocks(X):
+        with np.errstate(over="ignore", invalid="ignore"):
+            np.subtract(X[block], centre, out=rows)
+            first += columns_times(rows, share[block])
+            second += columns_times(np.square(rows, out=rows), share[block])
+    return first, second
+
+
+def _sparse_moments(X: Any, weight: Array, total: float) -> tuple[Array, Array]:
+    """First absolute and second moment."""
+    share = weight / total
+    with np.errstate(over="ignore", invalid="ignore"):
+        X = X.astype(np.float64)
+        first = np.asarray(abs(X).T @ share).ravel()
+        return first, np.asarray(X.power(2).T @ share).ravel()

@@ -33,7 +33,7 @@ import scipy.sparse
 import scipy.sparse.linalg
 
 from sklearn_mm._robust.block_structure import BlockStructure
-from sklearn_mm._robust.covariance import inverse_symmetric
+from sklearn_mm._robust.covariance import inverse_symmetric, undetermined
 from sklearn_mm._robust.systems import damping_scale
 from sklearn_mm._solver.roles import Array
 
@@ -203,7 +203,7 @@ class SchurSystem:
         coupling = np.einsum("dqn,dpn->nqp", self._B, self._A)
         Z = T[plan.second] @ coupling
         S = _full_matrix(self._reduced_blocks(self._U, Z), plan.rows, plan.columns, m)
-        first, undetermined = inverse_symmetric(S)
+        first, null_space = inverse_symmetric(S)
         second = T.transpose(0, 2, 1) @ T
         # V^-1 W' S^-1 W V^-1, as a sum over pairs of observations of one point.
         Q = T.transpose(0, 2, 1)[plan.second] @ Z
@@ -216,7 +216,7 @@ class SchurSystem:
             twice = plan.first[left] != plan.first[right]
             terms[twice] += terms[twice].transpose(0, 2, 1)
             np.add.at(second, plan.second[left], terms)
-        return first, second.reshape(-1, q, q), undetermined
+        return first, second.reshape(-1, q, q), undetermined(null_space)
 
     def _solve_reduced(self, U: Array, T: Array, right: Array) -> Array | None:
         p, m = right.shape

@@ -8,15 +8,17 @@ does the same for targets, which would double in memory if they were converted a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+import bisect
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import scipy.sparse
 from sklearn.utils import check_array
 
-from sklearn_mm._rows.workers import call_on_part, row_chunks
+from sklearn_mm._rows.blocks import BlockRows
+from sklearn_mm._rows.table import row_chunks
 from sklearn_mm._solver.roles import Array
 
 # Rows read at a time when a few are gathered from everywhere.
@@ -38,9 +40,43 @@ def _is_number(X: Any) -> bool:
     return isinstance(X.dtype, np.dtype) and X.dtype.kind in "fiub"
 
 
+def is_dask(X: Any) -> bool:
+    """Whether X is a Dask array."""
+    return hasattr(X, "to_delayed") and hasattr(X, "rechunk")
+
+
+def in_memory(values: Any) -> Any:
+    """A Dask array as one of this process; others as they are."""
+    return values.compute() if is_dask(values) else values
+
+
+def arrays_of_frames(X: Any) -> tuple[Any, Any]:
+    """A Dask data frame or series as an array, and the frame's empty rows for names.
+
+    Lengths of partitions are computed, which an array needs to know.
+    """
+    if not hasattr(X, "to_dask_array"):
+        return X, None
+    return X.to_dask_array(lengths=True), getattr(X, "_meta", None)
+
+
+def check_lengths(name: str, values: Any, n_rows: int) -> None:
+    """Raise a ValueError unless a Dask array has so many rows, and knows it."""
+    if np.isnan(values.shape[0]):
+        raise ValueError(
+            f"{name} is a Dask array with blocks of unknown length. Call "
+            f"{name}.compute_chunk_sizes() first."
+        )
+    if values.shape[0] != n_rows:
+        raise ValueError(
+            "Found input variables with inconsistent numbers of samples: "
+            f"{[n_rows, int(values.shape[0])]}"
+        )
+
+
 def lazy_rows(X: Any) -> LazyRows:
     """Reader of an array for which `is_lazy` holds."""
-    if hasattr(X, "to_delayed") and hasattr(X, "rechunk"):
+    if is_dask(X):
         return DaskRows.of(X)
     return LazyRows(X)
 
@@ -50,9 +86,6 @@ class LazyRows:
     """Rows of an array-like object that slices, read and checked on demand."""
 
     array: Any
-    divisor: Array | None = None  # of the columns
-    # The block that rows were gathered from last: mini-batches come from one block.
-    _last: dict[int, Array] = field(default_factory=dict, compare=False, repr=False)
 
     ndim = 2
 
@@ -63,8 +96,7 @@ class LazyRows:
     @property
     def dtype(self) -> np.dtype:
         """Precision of the rows that are read."""
-        kept = self.array.dtype == np.float32 and self.divisor is None
-        return np.dtype(np.float32 if kept else np.float64)
+        return np.dtype(np.float32 if self.array.dtype == np.float32 else np.float64)
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -75,20 +107,15 @@ class LazyRows:
         return self._gather(np.asarray(rows))
 
     def check(self, rows: Any) -> Array:
-        """A NumPy array of finite numbers, in the precision and the units to use."""
+        """A NumPy array of finite numbers, in the precision to use."""
         if not len(rows):
             return np.empty((0, self.shape[1]), dtype=self.dtype)
-        dtype = np.float64 if self.divisor is not None else self.dtype
-        rows = check_array(np.asarray(rows), dtype=dtype, input_name="X")
-        return rows if self.divisor is None else rows / self.divisor
-
-    def divided(self, divisor: Array) -> LazyRows:
-        """The same rows with columns divided."""
-        return type(self)(self.array, divisor)
+        checked: Array = check_array(np.asarray(rows), dtype=self.dtype, input_name="X")
+        return checked
 
     def part(self, chunk: slice) -> _Part:
         """What a worker needs to read a chunk."""
-        return _Part(replace(self, _last={}), chunk)
+        return _Part(self, chunk)
 
     def _gather(self, rows: Any) -> Array:
         """Any rows in any order; a block that holds some is read once."""
@@ -99,29 +126,50 @@ class LazyRows:
         of_row = np.searchsorted([b.start for b in blocks], rows, side="right") - 1
         order = np.argsort(of_row, kind="stable")
         wanted, first = np.unique(of_row[order], return_index=True)
-        places = np.split(order, first[1:])
-        parts = {
-            int(i): rows[where] - blocks[i].start
-            for i, where in zip(wanted, places, strict=False)
-        }
-        for where, values in zip(places, self._rows_of(parts, blocks), strict=False):
-            out[where] = values
+        for i, places in zip(wanted, np.split(order, first[1:]), strict=False):
+            out[places] = self[blocks[i]][rows[places] - blocks[i].start]
         return out
-
-    def _rows_of(self, parts: dict[int, Array], blocks: list[slice]) -> Iterator[Array]:
-        """Some rows of some blocks."""
-        return (self._block(i, blocks)[rows] for i, rows in parts.items())
-
-    def _block(self, i: int, blocks: list[slice]) -> Array:
-        if i not in self._last:
-            self._last.clear()
-            self._last[i] = self[blocks[i]]
-        return self._last[i]
 
     @property
     def batch_blocks(self) -> list[slice]:
         """Blocks of rows that are read at once where a few rows are needed."""
         return row_chunks(len(self), max(1, _GATHERED_ENTRIES // self.shape[1]))
+
+
+@dataclass
+class BlockReader:
+    """The block of rows that mini-batches are drawn from at present.
+
+    Stands in for X, or y, in training with mini-batches, which come from one block
+    after another, so that each is read once an epoch.
+    """
+
+    rows: Any  # LazyRows or DaskTargets
+    number: int = -1  # of the block in hand
+    block: Array | None = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.rows.shape
+
+    @property
+    def dtype(self) -> np.dtype:
+        return self.rows.dtype
+
+    @property
+    def batch_blocks(self) -> list[slice]:
+        """Borders of the blocks."""
+        return self.rows.batch_blocks
+
+    def __getitem__(self, rows: Array) -> Array:
+        blocks = self.batch_blocks
+        number = bisect.bisect(blocks, int(rows[0]), key=lambda block: block.start) - 1
+        start, stop = blocks[number].start, blocks[number].stop
+        if rows.min() < start or rows.max() >= stop:  # from everywhere
+            return self.rows[rows]
+        if number != self.number or self.block is None:
+            self.number, self.block = number, self.rows[blocks[number]]
+        return self.block[rows - start]
 
 
 @dataclass(frozen=True)
@@ -139,11 +187,7 @@ class DaskRows(LazyRows):
 
     @classmethod
     def of(cls, array: Any) -> DaskRows:
-        if np.isnan(array.shape[0]):
-            raise ValueError(
-                "X is a Dask array with blocks of unknown length. Call "
-                "X.compute_chunk_sizes() first."
-            )
+        check_lengths("X", array, array.shape[0])
         if array.numblocks[1] > 1:
             array = array.rechunk({1: -1})
         if array.shape[0] and 0 in array.chunks[0]:  # as a filter leaves them
@@ -162,39 +206,14 @@ class DaskRows(LazyRows):
             return self.check(self.array[rows].compute())
         return self._gather(np.asarray(rows))
 
-    def map_blocks(
-        self,
-        function: Callable[..., Any],
-        chunks: Sequence[slice],
-        arguments: Callable[[slice], tuple[Any, ...]],
-    ) -> Iterator[Any]:
-        """Tasks of `Rows.map` as tasks of Dask's scheduler, in order.
+    def in_blocks(self) -> BlockRows:
+        """The rows as tasks of Dask's scheduler work on them."""
+        return BlockRows(self, list(self.array.to_delayed().ravel()))
 
-        Arguments travel in the graph, which the scheduler keeps: a task whose worker is
-        lost can be run again.
-        """
-        import dask
-
-        blocks = self.array.to_delayed().ravel()
-        task = dask.delayed(_call_on_block, pure=False)
-        reader = LazyRows(_Shape(self.array.shape, self.array.dtype), self.divisor)
-        with dask.config.set(_GRAPH_CARRIES_ROWS):
-            tasks = [
-                task(function, reader, block, *arguments(chunk))
-                for block, chunk in zip(blocks, chunks, strict=True)
-            ]
-            yield from dask.compute(*tasks)
-
-    def _rows_of(self, parts: dict[int, Array], blocks: list[slice]) -> Iterator[Array]:
-        if len(parts) == 1:  # a mini-batch; the next one is from this block as well
-            return super()._rows_of(parts, blocks)
-        # Workers pick rows from their blocks, which stay where they are.
-        array = self.array.blocks[list(parts)]
-        wanted = iter(parts.values())
-        chunks = [blocks[i] for i in parts]
-        return replace(self, array=array, _last={}).map_blocks(
-            _take, chunks, lambda chunk: (next(wanted),)
-        )
+    def _gather(self, rows: Any) -> Array:
+        rows = np.flatnonzero(rows) if rows.dtype == bool else rows
+        (found,) = self.in_blocks().take(rows)
+        return self.check(found)
 
     @property
     def batch_blocks(self) -> list[slice]:
@@ -202,43 +221,47 @@ class DaskRows(LazyRows):
         return self.row_blocks
 
 
-# Residuals and weights of the rows of all blocks are no accident.
-_GRAPH_CARRIES_ROWS = {"distributed.admin.large-graph-warning-threshold": "1TB"}
-
-
 @dataclass(frozen=True)
-class _Shape:
-    """What is left of an array whose rows are handed over."""
+class DaskTargets:
+    """Targets in a Dask array, read in the blocks of the rows that they belong to."""
 
-    shape: tuple[int, int]
-    dtype: np.dtype
+    array: Any
+    batch_blocks: list[slice]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.array.shape
+
+    @property
+    def dtype(self) -> np.dtype:
+        return self.array.dtype
+
+    def __getitem__(self, rows: slice | Array) -> Array:
+        return np.asarray(self.array[rows])
 
 
-def _call_on_block(
-    function: Callable[..., Any], reader: LazyRows, block: Any, *arguments: Any
-) -> Any:
-    return call_on_part(function, reader.check(block), *arguments)
-
-
-def _take(X: Array, rows: Array) -> Array:
-    return X[rows]
+def target_source(X: LazyRows, y: Any, in_batches: bool) -> Any:
+    """Targets as training reads them: in blocks, or where the rows are."""
+    if in_batches:
+        return BlockReader(DaskTargets(y, X.batch_blocks)) if is_dask(y) else y
+    return X.in_blocks().place(y) if isinstance(X, DaskRows) else y
 
 
 @dataclass(frozen=True)
 class MappedRows:
     """Rows of an array, passed through a function as they are read."""
 
-    array: Array
+    array: Any
     function: Callable[[Array], Array]
     n_columns: int
     dtype: np.dtype
 
     @property
     def shape(self) -> tuple[int, int]:
-        return len(self.array), self.n_columns
+        return self.array.shape[0], self.n_columns
 
     def __len__(self) -> int:
-        return len(self.array)
+        return self.shape[0]
 
     def __getitem__(self, rows: slice | Array) -> Array:
         return self.function(self.array[rows])

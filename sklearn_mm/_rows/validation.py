@@ -11,7 +11,14 @@ from sklearn.utils.validation import (
     validate_data,
 )
 
-from sklearn_mm._rows.sources import is_lazy, lazy_rows
+from sklearn_mm._rows.sources import (
+    DaskRows,
+    arrays_of_frames,
+    check_lengths,
+    is_dask,
+    is_lazy,
+    lazy_rows,
+)
 
 # The one limit on sizes: squares of numbers within it, of quotients of two of them, and
 # sums of these over any number of rows are finite and not zero.
@@ -38,7 +45,10 @@ def validate_rows(estimator, X, y="no_validation", *, reset=True, **kwargs):
     rows are checked when they are read; all others go through scikit-learn's
     `validate_data`, with the same parameters.
     """
+    X, names = arrays_of_frames(X)
+    y = arrays_of_frames(y)[0]
     if not is_lazy(X):
+        y = np.asarray(y) if is_dask(y) else y
         checked = validate_data(
             estimator,
             X,
@@ -58,11 +68,16 @@ def validate_rows(estimator, X, y="no_validation", *, reset=True, **kwargs):
                 f"Found array with 0 {what}(s) (shape={tuple(rows.shape)}) while a "
                 "minimum of 1 is required."
             )
-    _check_feature_names(estimator, np.empty((1, rows.shape[1])), reset=reset)
+    named = np.empty((1, rows.shape[1])) if names is None else names
+    _check_feature_names(estimator, named, reset=reset)
     _check_n_features(estimator, rows, reset=reset)
     kwargs.pop("ensure_all_finite", None)
+    if isinstance(rows, DaskRows) and not reset:  # there is no pass that would tell
+        rows.in_blocks().check_finite(type(estimator).__name__)
     if isinstance(y, str):
         return rows
+    if is_dask(y) and isinstance(rows, DaskRows):
+        return rows, _check_blocks(y, rows, kwargs.get("y_numeric", False))
     if y is not None:  # an array of any kind
         y = np.asarray(y)
     y = validate_data(estimator, y=y, **kwargs)
@@ -86,4 +101,20 @@ def _check_targets(y):
             y = y.astype(np.float64)
     if y.dtype == np.float64:
         check_size("The largest value of y", max(y.max(), -y.min(), 0.0), smallest=0.0)
+    return y
+
+
+def _check_blocks(y, rows, numeric):
+    """Targets in the blocks of a Dask array, which are not read here."""
+    if y.ndim == 2 and y.shape[1] == 1:
+        y = y[:, 0]
+    if y.ndim not in (1, 2):
+        raise ValueError(
+            f"y should be a 1d or 2d array, got an array of shape {y.shape} instead."
+        )
+    check_lengths("y", y, rows.shape[0])
+    if numeric and (not isinstance(y.dtype, np.dtype) or y.dtype.kind not in "fiub"):
+        raise ValueError(f"y must hold numbers, got a Dask array of dtype {y.dtype}.")
+    if y.ndim == 2 and y.numblocks[1] > 1:
+        y = y.rechunk({1: -1})
     return y

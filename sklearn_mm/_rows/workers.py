@@ -24,11 +24,6 @@ from threadpoolctl import OpenBLASController
 Value = TypeVar("Value")
 
 
-def row_chunks(n_rows: int, chunk_size: int) -> list[slice]:
-    """Slices of at most `chunk_size` rows that cover `n_rows` rows."""
-    return [slice(i, min(i + chunk_size, n_rows)) for i in range(0, n_rows, chunk_size)]
-
-
 def is_local(n_jobs: int | None) -> bool:
     """Whether work is done by threads of this process."""
     if effective_n_jobs(n_jobs) == 1:

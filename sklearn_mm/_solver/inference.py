@@ -15,6 +15,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -44,12 +45,8 @@ def _trial(
     rejected: Proposal | None = None,
 ) -> Trial:
     """A trial that asks the step for its proposal when that is wanted."""
-    return Trial(
-        bounds,
-        effort,
-        latent,
-        lambda trial: step.propose(problem, point, trial, rejected),
-    )
+    propose = functools.partial(step.propose, problem, point, rejected=rejected)
+    return Trial(bounds, effort, latent, propose)
 
 
 def _is_final(criterion: Criterion, trial: Trial, memory: Memory) -> bool:
@@ -77,6 +74,7 @@ class EffortBisection:
     resolution: float = 1e-4  # of effort, where the search gives up
     floor: float = 1e-8  # efforts below are tried as 0
     last: Inferred | None = None  # the previous round's outcome
+    latent: Any = None  # of the first round's point, where there is one already
 
     def __call__(
         self,
@@ -105,7 +103,8 @@ class EffortBisection:
             again = self._again(problem, point, memory, step, self.last)
             if again is not None:
                 return again
-        latent = problem.start(batch)
+        latent = problem.start(batch) if self.latent is None else self.latent
+        self.latent = None
         n_trials = 0
 
         def attempt(effort: float) -> Trial:

@@ -98,12 +98,12 @@ def minimize(
     result : Result
         The last point; if bounds there are not finite, the one before.
     """
-    monitor = Monitor() if monitor is None else monitor
     previous = point.theta
     epoch = 0
     try:
         for epoch in range(max_iter):
-            monitor.begin()
+            if monitor is not None:
+                monitor.begin()
             converged = True
             for batch in batches():
                 inferred = inference(problem, point, batch, memory, step)
@@ -111,19 +111,20 @@ def minimize(
                     return Result(
                         problem.at(previous), epoch + 1, Status.DIVERGED, memory
                     )
-                monitor.inferred(point, inferred)
+                if monitor is not None:
+                    monitor.inferred(point, inferred)
                 moved = step.take(problem, point, inferred)
-                history.append(inferred, moved, memory)
                 converged = converged and (
                     tol is not None
                     and inference.criterion.converged(
                         inferred.trial, moved, memory, tol
                     )
                 )
-                memory = memory.after(inferred.trial, moved.accepted)
-                previous, point = point.theta, moved.point
+                after = memory.after(inferred.trial, moved.accepted)
+                history.append(inferred, moved, memory)
+                memory, previous, point = after, point.theta, moved.point
             history.end_epoch()
-            if monitor.end(point, history.last()):
+            if monitor is not None and monitor.end(point, history.last()):
                 return Result(point, epoch + 1, Status.STOPPED, memory)
             if converged:
                 return Result(point, epoch + 1, Status.CONVERGED, memory)

@@ -92,6 +92,11 @@ class Trial:
     propose : callable, default=None
         Makes the step's proposal; called when that is first asked for, since it may
         cost a linear solve.
+
+    Attributes
+    ----------
+    upper, lower, gap : float
+        The bounds, and their difference.
     """
 
     bounds: Bounds
@@ -99,21 +104,14 @@ class Trial:
     latent: Any = None
     propose: Callable[[Trial], Proposal] | None = None
     _proposal: Proposal | None = None
+    upper: float = field(init=False)
+    lower: float = field(init=False)
+    gap: float = field(init=False)
 
-    @property
-    def upper(self) -> float:
-        """Upper bound of J at the current theta."""
-        return self.bounds.upper
-
-    @property
-    def lower(self) -> float:
-        """Lower bound of J at the current theta."""
-        return self.bounds.lower
-
-    @property
-    def gap(self) -> float:
-        """Upper minus lower bound."""
-        return self.bounds.gap
+    def __post_init__(self) -> None:
+        bounds = self.bounds
+        self.upper, self.lower = bounds.upper, bounds.lower
+        self.gap = self.upper - self.lower
 
     @property
     def proposal(self) -> Proposal:

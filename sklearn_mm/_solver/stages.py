@@ -49,9 +49,11 @@ class Stage:
         return minimize(
             self.problem,
             point,
-            inference=EffortBisection(self.criterion, effort=self.effort),
+            inference=EffortBisection(
+                self.criterion, effort=self.effort, latent=latent
+            ),
             step=self.step,
-            memory=Memory.start(first),
+            memory=Memory(previous_upper=first, first_upper=first),
             history=history,
             max_iter=max_iter,
             tol=self.tol,
@@ -68,7 +70,7 @@ def run_stages(
     history: History,
     left: Callable[[], int],
     *,
-    between: Callable[[Any], Any] = lambda point: point,
+    between: Callable[[Any], Any] | None = None,
     max_rejected: int = 10,
     interruptible: bool = False,
 ) -> Result:
@@ -84,7 +86,7 @@ def run_stages(
         Gets the updates of both.
     left : callable
         Number of iterations that may still be made.
-    between : callable
+    between : callable or None, default=None
         Maps the last point of the first stage to the first of the last.
     max_rejected, interruptible : int, bool
         Passed on to the loop.
@@ -95,7 +97,8 @@ def run_stages(
     }
     if first is not None:
         result = first.run(point, history, left(), **options)
-        result = replace(result, point=between(result.point))
+        if between is not None:
+            result = replace(result, point=between(result.point))
         if result.status not in (Status.CONVERGED, Status.STALLED):
             return result
         if left() <= 0:

@@ -86,3 +86,14 @@ def test_energy_never_rises_over_units(clamped):
             value = value + network.energy.loss.value(made, Y)
         assert np.all(value <= before * (1 + 1e-12))
         before = value
+
+
+def test_blocks_of_units_do_not_change_the_iterates(monkeypatch):
+    network, _, drive, Y = make(5, 1.0, sizes=(4, 19, 11, 2), activation="hard_tanh")
+    expected = solve("coordinate", network, drive, Y, 3)
+    for size in (1, 4, 7):
+        monkeypatch.setattr(coordinate, "_BLOCK", size)
+        found = solve("coordinate", network, drive, Y, 3)
+        for k in network.energy.hidden:
+            assert_allclose(found.z[k], expected.z[k], atol=1e-12)
+            assert_allclose(found.d[k], expected.d[k], atol=1e-12)

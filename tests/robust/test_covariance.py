@@ -8,10 +8,14 @@ from sklearn.exceptions import ConvergenceWarning
 
 from sklearn_mm import BlockStructure, robust_least_squares
 from sklearn_mm._robust.covariance import (
+    Influence,
+    PsiMoments,
     inverse_gram,
     inverse_symmetric,
+    nonrobust_covariance,
     psi_moments,
-    psi_slope,
+    t_quantile,
+    undetermined,
 )
 from sklearn_mm.kernels import KERNELS, get_kernel
 
@@ -108,19 +112,83 @@ def test_vectors_against_simulation():
 
 
 @pytest.mark.parametrize("name", sorted(KERNELS))
-def test_slope_of_psi(name):
+@pytest.mark.parametrize("d", [1, 3])
+def test_slope_of_psi(name, d):
+    """Derivative of each entry of psi in its own residual, by finite differences."""
     kernel = get_kernel(name)
-    r = np.array([0.1, 0.6, 0.9, 1.7, 4.0])
+    rng = np.random.default_rng(0)
+    r = rng.normal(size=(40, d)) * np.geomspace(1e-9, 50.0, 40)[:, None] / np.sqrt(d)
+    found = Influence.of(r, kernel, 1.0)
     h = 1e-6
+    for k in range(d):
+        ahead, behind = (
+            Influence.of(r + e * np.eye(d)[k], kernel, 1.0).psi[:, k] for e in (h, -h)
+        )
+        slope = (ahead - behind) / (2 * h)
+        near_kink = np.abs(np.square(r).sum(axis=1) - 1.0) < 1e-4
+        np.testing.assert_allclose(
+            found.slope[~near_kink, k], slope[~near_kink], atol=1e-5
+        )
+    # The loss has psi for its gradient.
+    z = np.square(r).sum(axis=1)
+    loss = kernel.loss(z * (1 + h)) - kernel.loss(z * (1 - h))
+    np.testing.assert_allclose(
+        loss / (2 * h), 0.5 * (found.psi * r).sum(axis=1), rtol=1e-4, atol=1e-9
+    )
 
-    def psi(r):
-        return r * kernel.weight(r**2)
 
-    expected = (psi(r + h) - psi(r - h)) / (2 * h)
-    np.testing.assert_allclose(psi_slope(kernel, r**2), expected, atol=1e-5)
-    # In d dimensions, the mean of the radial slope and d - 1 times the weight.
-    expected = (expected + 2 * kernel.weight(r**2)) / 3
-    np.testing.assert_allclose(psi_slope(kernel, r**2, 3), expected, atol=1e-5)
+@pytest.mark.parametrize("name", sorted(KERNELS))
+@pytest.mark.parametrize("d", [1, 3])
+def test_rows_that_take_part(name, d):
+    """m is about the number of inliers, whether the kernel rejects or not."""
+    rng = np.random.default_rng(0)
+    kernel = get_kernel(name)
+    width = kernel.tuning_constant(d)
+    t = rng.normal(size=(5000, d))
+    for share in (0.0, 0.3):
+        bad = rng.uniform(size=5000) < share
+        t[bad] = 1e4
+        influence = Influence.of(t, kernel, width if np.isfinite(width) else 1.0)
+        sums = influence.sums(np.ones(5000))[:, 0]
+        m = PsiMoments.of_sums(sums, 5000.0, kernel, width, d).count
+        expected = 5000 if name == "quadratic" else np.sum(~bad)
+        # Where d is large Huber's kernel is not wide, and outliers keep some weight.
+        assert m == pytest.approx(expected, rel=0.02)
+
+
+def test_nothing_left():
+    kernel = get_kernel("tukey")
+    few = psi_moments(kernel, np.ones((3, 1)), 4.685)
+    found = nonrobust_covariance(np.eye(3), few)
+    assert found.freedom == 0.0
+    assert np.isinf(found.matrix).all()
+    far = psi_moments(kernel, np.full((5, 1), 1e9), 4.685)
+    found = nonrobust_covariance(np.zeros((2, 2)), far)
+    assert found.freedom == 0.0
+    assert np.isinf(found.matrix).all()
+    assert t_quantile(0.95, 0.0) == np.inf
+    assert t_quantile(0.95, 10.0) == pytest.approx(2.2281388)
+
+
+@pytest.mark.parametrize("kernel", ["cauchy", "welsch", "geman_mcclure", "huber"])
+def test_outliers_do_not_count_where_weights_are_never_zero(kernel):
+    """Far outliers do not make the covariance of a fit smaller."""
+    rng = np.random.default_rng(0)
+    y = noisy(rng)
+    tau = 0.05 * get_kernel(kernel).tuning_constant()
+    options = {"kernel": kernel, "tau": tau, "criterion": "fixed"}
+
+    def freedom(t, y):
+        fit = robust_least_squares(
+            lambda x: model(t, *x) - y, TRUTH, lambda x: jac(x, t), **options
+        )
+        residual = fit.fun.reshape(-1, 1)
+        return psi_moments(get_kernel(kernel), residual, tau).count
+
+    clean = freedom(T, y)
+    more = freedom(np.append(T, T[::10]), np.append(y, y[::10] + 1e4))
+    assert clean == pytest.approx(T.size, rel=0.06)
+    assert more == pytest.approx(T.size, rel=0.06)
 
 
 def test_sample_weights_are_repetitions():
@@ -181,14 +249,14 @@ def test_blocks_of_several_parameters():
     A, B, r = (rng.normal(size=(n, 2, k)) for k in (3, 2, 1))
     root = rng.uniform(0.2, 1, n)
     system = SchurSystem(SchurPlan(structure), A, B, r[..., 0], root)
-    first, second, undetermined = system.inverse_blocks()
+    first, second, open_ = system.inverse_blocks()
     J = structure.to_sparse(A, B).toarray() * np.repeat(root, 2)[:, None]
     expected = np.linalg.inv(J.T @ J)
     np.testing.assert_allclose(first, expected[:12, :12], rtol=1e-8, atol=1e-10)
     for k in range(15):
         block = slice(12 + 2 * k, 14 + 2 * k)
         np.testing.assert_allclose(second[k], expected[block, block], rtol=1e-7)
-    assert not undetermined.any()
+    assert not open_.any()
 
 
 def test_rank_deficiency_is_told():
@@ -215,13 +283,13 @@ def test_inverses(seed):
     rng = np.random.default_rng(seed)
     J = rng.normal(size=(12, 4)) * [1.0, 1e6, 1e-6, 1.0]
     expected = np.linalg.inv(J.T @ J)
-    for inverse, undetermined in (inverse_gram(J), inverse_symmetric(J.T @ J)):
+    for inverse, null_space in (inverse_gram(J), inverse_symmetric(J.T @ J)):
         np.testing.assert_allclose(inverse, expected, rtol=1e-7)
-        assert not undetermined.any()
+        assert not undetermined(null_space).any()
     J[:, 3] = 2 * J[:, 0]  # and a column of zeros
     J = np.column_stack([J, np.zeros(12)])
-    for inverse, undetermined in (inverse_gram(J), inverse_symmetric(J.T @ J)):
-        np.testing.assert_array_equal(undetermined, [1, 0, 0, 1, 1])
+    for inverse, null_space in (inverse_gram(J), inverse_symmetric(J.T @ J)):
+        np.testing.assert_array_equal(undetermined(null_space), [1, 0, 0, 1, 1])
         assert not inverse[4].any()
         H = J.T @ J
         np.testing.assert_allclose(H @ inverse @ H, H, rtol=1e-6, atol=1e-16)

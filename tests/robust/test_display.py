@@ -8,6 +8,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy.sparse import csr_array
 from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import LinearRegression
+from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import PolynomialFeatures
 
@@ -130,6 +131,22 @@ def test_curve_of_a_pipeline(pyplot, line):
     assert_array_equal(display.scatter_.get_sizes(), [5])
 
 
+@pytest.mark.parametrize("size", [(6.4, 4.8), (4.0, 3.0)])
+@pytest.mark.parametrize("shift", [5.0, 1e6])  # the latter on a logarithmic axis
+def test_legend_hides_no_point(pyplot, rng, size, shift):
+    X = rng.normal(size=(200, 2))
+    y = X @ [1.0, 2.0] + rng.normal(size=200)
+    y[:60] += shift
+    model = HalfQuadraticRobustRegressor(random_state=0).fit(X, y)
+    _, ax = pyplot.subplots(figsize=size, layout="constrained")
+    display = RobustFitDisplay.from_estimator(model, X, y, ax=ax)
+    display.figure_.canvas.draw()
+    box = ax.get_legend().get_window_extent()
+    for points in (display.scatter_, display.outliers_):
+        places = ax.transData.transform(points.get_offsets())
+        assert not any(box.contains(*place) for place in places)
+
+
 def test_wrong_robust_fit_arguments(pyplot, contaminated, robust):
     X, y = contaminated
     with pytest.raises(ValueError, match="kind must be one of"):
@@ -142,3 +159,60 @@ def test_wrong_robust_fit_arguments(pyplot, contaminated, robust):
         RobustFitDisplay.from_estimator(HalfQuadraticRobustRegressor(), X, y)
     with pytest.raises(ValueError, match="inconsistent numbers"):
         RobustFitDisplay.from_estimator(robust, X, y[:-1])
+
+
+def test_new_rows(pyplot, contaminated, robust, rng):
+    X, y = contaminated
+    X, y = X[:7] + 0.1, y[:7].copy()
+    y[-1] = 1e6
+    display = RobustFitDisplay.from_estimator(robust, X, y)
+    assert_allclose(display.weights, robust.confidence(X, y))
+    assert n_points(display.outliers_) == np.sum(~robust.inlier_mask(X, y))
+
+
+@pytest.mark.parametrize("kind", ["residuals", "influence"])
+def test_best_estimator_of_a_search(pyplot, line, kind):
+    X, y = line
+    X, y = X[20:], y[20:]
+    search = GridSearchCV(
+        make_pipeline(
+            PolynomialFeatures(include_bias=False), HalfQuadraticRobustRegressor()
+        ),
+        {"polynomialfeatures__degree": [1, 2]},
+        cv=3,
+    ).fit(X, y)
+    drawn = RobustFitDisplay.from_estimator(search, X, y, kind=kind)
+    assert_allclose(drawn.y_pred, search.predict(X))
+
+
+class TestInfluence:
+    def test_axes(self, pyplot, contaminated, robust):
+        X, y = contaminated
+        display = RobustFitDisplay.from_estimator(robust, X, y, kind="influence")
+        assert display.ax_.get_xscale() == "log"
+        assert "leverage" in display.ax_.get_xlabel()
+        assert "high leverage" in labels(display)
+        leverage, mean = robust._leverages(X)
+        assert_allclose(display.leverage, leverage)
+        assert display.high_leverage == pytest.approx(3.0 * mean)
+        drawn = np.concatenate(
+            [a.get_offsets()[:, 0] for a in (display.scatter_, display.outliers_)]
+        )
+        assert_allclose(np.sort(drawn), np.sort(leverage))
+
+    def test_several_outputs(self, pyplot, contaminated):
+        X, y = contaminated
+        Y = np.stack([y, y[::-1]], axis=1)
+        model = HalfQuadraticRobustRegressor(random_state=0).fit(X, Y)
+        display = RobustFitDisplay.from_estimator(model, X, Y, kind="influence")
+        assert display.leverage.shape == (len(X),)
+
+    def test_not_to_be_had(self, pyplot, contaminated):
+        X, y = contaminated
+        model = HalfQuadraticRobustRegressor(alpha=1.0, l1_ratio=1.0, random_state=0)
+        model.fit(X, y)
+        with pytest.raises(ValueError, match="There are no leverages"):
+            RobustFitDisplay.from_estimator(model, X, y, kind="influence")
+        display = RobustFitDisplay.from_estimator(model, X, y)
+        with pytest.raises(ValueError, match="needs leverages"):
+            display.plot(kind="influence")

@@ -22,7 +22,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from sklearn_mm import HalfQuadraticRobustRegressor, criteria, robust_least_squares
-from sklearn_mm._robust import reweighting
+from sklearn_mm._robust import normal_equations
 from sklearn_mm.baselines import Alternating, Joint
 from sklearn_mm.kernels import KERNELS, Kernel, get_kernel
 
@@ -838,7 +838,7 @@ def test_integer_input():
 
 
 def test_wide_sparse_data_are_never_made_dense(rng, monkeypatch):
-    monkeypatch.setattr(reweighting, "_MAX_GRAM", 1000)
+    monkeypatch.setattr(normal_equations, "_MAX_GRAM", 1000)
     X = scipy.sparse.random(6000, 1100, density=0.01, random_state=0, format="csr")
     coef = np.zeros(1100)
     coef[:20] = rng.normal(size=20) * 5

@@ -6,19 +6,24 @@ import scipy.sparse
 from linear_problem import least_squares_bound, make_model, make_problem
 from numpy.testing import assert_allclose, assert_array_equal
 
-from sklearn_mm._robust import reweighting
+from sklearn_mm._robust import normal_equations, reweighting
+from sklearn_mm._robust.normal_equations import least_squares, solve
 from sklearn_mm._robust.reweighting import (
     ReweightedLeastSquares,
     Workspace,
-    curvature_ratio,
-    least_squares,
-    solve,
+    curvatures,
+    relaxation_of,
 )
 from sklearn_mm._solver.roles import ALL_ROWS, Inferred, Trial
 from sklearn_mm.kernels import KERNELS
 
 CONTAINERS = [np.asarray, scipy.sparse.csr_array]
 QUADRATIC = KERNELS["quadratic"]
+
+
+def curvature_ratio(problem, point, latent):
+    (sums,) = problem.model.rows.sums(curvatures(problem, point, latent))
+    return relaxation_of(sums, problem.model.shape[1])
 
 
 def minimize(model, theta, weight, step=None, kernel=QUADRATIC, tau=1.0, point=None):
@@ -203,11 +208,11 @@ def test_many_sparse_columns_go_without_the_matrix(rng, monkeypatch, fit_interce
     weight = rng.random(300)
     theta = rng.normal(size=2 * (40 + fit_intercept))
     model = make_model(X, Y, weight, fit_intercept, alpha=0.1)
-    monkeypatch.setattr(reweighting, "curvature_ratio", lambda *known: 1.2)
+    monkeypatch.setattr(reweighting, "relaxation_of", lambda *known: 1.2)
     exact, best = minimize(model, theta, weight, ReweightedLeastSquares(True))
     *_, factor = solve(model, model.at(theta), weight)
     assert factor is not None
-    monkeypatch.setattr(reweighting, "_MAX_GRAM", 10)
+    monkeypatch.setattr(normal_equations, "_MAX_GRAM", 10)
     found, decrease = minimize(model, theta, weight, ReweightedLeastSquares(True))
     *_, factor = solve(model, model.at(theta), weight)
     assert factor is None
@@ -226,7 +231,7 @@ def test_relaxation_keeps_its_share_of_the_decrease(rng, monkeypatch, relaxation
     model = make_model(X, Y, weight, alpha=2.0)
     theta = rng.normal(size=4)
     whole = minimize(model, theta, weight)[1]
-    monkeypatch.setattr(reweighting, "curvature_ratio", lambda *known: relaxation)
+    monkeypatch.setattr(reweighting, "relaxation_of", lambda *known: relaxation)
     moved, decrease = minimize(model, theta, weight, ReweightedLeastSquares(True))
     before, after = (
         least_squares_bound(model, t, weight) for t in (theta, moved.point.theta)

@@ -35,9 +35,9 @@ def test_sample_is_that_of_the_whole_order(rng, spread, weighted, chunk_size):
     norms = squares(norms)
     # Small integers: sums are exact in any order.
     weight = rng.integers(0, 4, 30_000).astype(float) if weighted else np.ones(30_000)
-    rows, sampled = sample(norms, weight, 1_000, chunk_size)
+    rows, _, sampled = sample(norms, weight, 1_000, chunk_size)
     assert sampled
-    again, _ = sample(norms, weight, 1_000, chunk_size, n_jobs=2)
+    again, _, _ = sample(norms, weight, 1_000, chunk_size, n_jobs=2)
     assert_array_equal(again, rows)
     assert_array_equal(rows, along_the_whole_order(norms, weight, 1_000))
 
@@ -45,7 +45,7 @@ def test_sample_is_that_of_the_whole_order(rng, spread, weighted, chunk_size):
 def test_sample_of_one_long_bin(rng):
     norms = squares(1.0 + 1e-5 * rng.random(30_000))  # equal in their leading digits
     weight = np.ones(30_000)
-    rows, sampled = sample(norms, weight, 1_000)
+    rows, _, sampled = sample(norms, weight, 1_000)
     assert sampled
     assert_array_equal(rows, along_the_whole_order(norms, weight, 1_000))
 
@@ -53,21 +53,21 @@ def test_sample_of_one_long_bin(rng):
 def test_copies_are_not_distinct_rows(rng):
     norms = np.repeat(rng.random(900), 100)
     norms *= 1.0 + 1e-15 * rng.normal(size=norms.shape)
-    rows, sampled = sample(norms, np.ones(len(norms)), 1_000)
+    rows, _, sampled = sample(norms, np.ones(len(norms)), 1_000)
     assert not sampled
     found = np.square(np.sqrt(norms))[rows]
     assert_array_equal(found, np.sort(found))
     assert_array_equal(np.sort(rows), np.arange(len(norms)))
-    assert sample(norms, np.ones(len(norms)), 800)[1]
+    assert sample(norms, np.ones(len(norms)), 800)[2]
 
 
 def test_rows_without_weight_do_not_count(rng):
     norms = rng.random(5_000)
     weight = np.where(np.arange(5_000) < 900, 1.0, 0.0)
-    rows, sampled = sample(norms, weight, 1_000)
+    rows, _, sampled = sample(norms, weight, 1_000)
     assert not sampled
     assert_array_equal(np.sort(rows), np.arange(900))
-    rows, sampled = sample(norms, weight, 800)
+    rows, _, sampled = sample(norms, weight, 800)
     assert sampled
     assert rows.max() < 900
 
@@ -76,7 +76,7 @@ def test_residuals_of_any_size(rng):
     norms = np.concatenate([np.zeros(300), 10.0 ** rng.uniform(-300, 300, 3_000)])
     norms = squares(norms)
     weight = np.ones(len(norms))
-    rows, sampled = sample(norms, weight, 1_000)
+    rows, _, sampled = sample(norms, weight, 1_000)
     assert sampled
     expected = along_the_whole_order(norms, weight, 1_000)
     assert_array_equal(norms[rows], norms[expected])

@@ -7,10 +7,12 @@ import joblib
 import numpy as np
 import pytest
 import scipy.sparse
+from hypothesis import given
+from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
 from sklearn_mm._rows.sources import lazy_rows
-from sklearn_mm._rows.table import Rows
+from sklearn_mm._rows.table import Rows, row_chunks
 
 X = np.arange(46.0).reshape(23, 2)
 COLUMN = np.arange(23.0)
@@ -201,27 +203,6 @@ class TestParts:
             Rows.of(X, 4).fill(out, without_memory)
         assert_array_equal(out, X.sum(axis=1))
 
-    def test_engines_of_the_data_work_on_it(self):
-        class Blocks:
-            shape, dtype = X.shape, X.dtype
-            row_blocks = [slice(0, 20), slice(20, 23)]
-
-            def map_blocks(self, function, chunks, arguments):
-                assert chunks == self.row_blocks
-                return (function(X[chunk], *arguments(chunk)) for chunk in chunks)
-
-        rows = Rows.of(Blocks(), 4, 2)
-        assert rows.chunks == Blocks.row_blocks
-        values = list(rows.map(scaled, COLUMN, args=(10.0,)))
-        assert [len(value) for value in values] == [20, 3]
-        assert_array_equal(np.concatenate(values), EXPECTED)
-        out = np.empty((23, 2))
-        assert_array_equal(rows.fill(out, scaled, COLUMN, args=(10.0,)), EXPECTED)
-        # Columns are here, whatever the rows are.
-        assert_array_equal(
-            rows.beside.fill(out[:, 0], shifted, COLUMN, args=(1,)), COLUMN + 1
-        )
-
 
 def without_memory(rows, out=None):
     assert out is None
@@ -251,3 +232,10 @@ class TestChunks:
         assert rows.column().shape == (23,)
         assert rows.column(3, np.float32).shape == (23, 3)
         assert rows.column(3, np.float32).dtype == np.float32
+
+
+@given(n=st.integers(0, 50), size=st.integers(1, 60))
+def test_chunks_cover(n, size):
+    chunks = row_chunks(n, size)
+    assert [i for chunk in chunks for i in range(n)[chunk]] == list(range(n))
+    assert all(0 < chunk.stop - chunk.start <= size for chunk in chunks)

@@ -5,11 +5,9 @@ import threading
 import time
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from sklearn_mm._rows import workers
-from sklearn_mm._rows.workers import Crew, kept_threads, row_chunks, threads
+from sklearn_mm._rows.workers import Crew, kept_threads, threads
 
 TASKS = [(i,) for i in range(6)]
 
@@ -234,10 +232,3 @@ class TestThreads:
             thread.join()
             assert own.isdisjoint(elsewhere)
             assert set(threads(ident, TASKS, 2)) == own
-
-
-@given(n=st.integers(0, 50), size=st.integers(1, 60))
-def test_chunks_cover(n, size):
-    chunks = row_chunks(n, size)
-    assert [i for chunk in chunks for i in range(n)[chunk]] == list(range(n))
-    assert all(0 < chunk.stop - chunk.start <= size for chunk in chunks)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from numbers import Integral, Real
+from typing import Any
 
 import numpy as np
 from scipy.special import ndtr
@@ -164,7 +165,7 @@ class RobustRegressor(
     n_features_in_ : int
         Number of features seen during fit, if the estimator knows it.
 
-    feature_names_in_ : ndarray of shape (n_features_in_,)
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
         Names of features seen during fit, if the estimator knows them.
 
     See Also
@@ -243,11 +244,11 @@ class RobustRegressor(
         self,
         estimator=None,
         *,
-        kernel="smooth_truncated_quadratic",
-        criterion="regemm",
-        scale="auto",
+        kernel: Any = "smooth_truncated_quadratic",
+        criterion: Any = "regemm",
+        scale: Any = "auto",
         tuning=None,
-        cv=5,
+        cv: Any = 5,
         max_iter=4,
         tol=0.01,
         n_jobs=None,

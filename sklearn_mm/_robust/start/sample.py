@@ -12,7 +12,8 @@ import scipy.sparse
 from sklearn_mm._robust.linear import LinearPoint, LinearResidual
 from sklearn_mm._robust.problem import squared_norms
 from sklearn_mm._robust.start.whitened import MAX_WHITENED
-from sklearn_mm._rows.table import Column, Rows
+from sklearn_mm._rows.ranks import Drawn, Histogram
+from sklearn_mm._rows.table import Column, RowNumbers, Rows
 from sklearn_mm._solver.roles import Array, Indices
 
 # Rows that the decision looks at; its cost does not grow with the data beyond. Fifty
@@ -20,8 +21,11 @@ from sklearn_mm._solver.roles import Array, Indices
 _DECIDING_ROWS, _MIN_DECIDING, _MAX_DECIDING = 50, 1_000, 2_000
 # Below this a sample says nothing about so many parameters.
 ROWS_PER_PARAMETER = 5.0
-# Residuals 2**-32 times the largest, and smaller ones, are told apart by sorting.
-_N_BINS = 64 << 12
+# Rows that are put in order one by one.
+_MOST_ROWS = 2_000_000
+# Bits of a squared residual that are left when its exponent and twelve binary digits
+# are told from others.
+_SHIFT = 40
 
 
 @dataclass(frozen=True)
@@ -47,9 +51,8 @@ class DecidingRows:
         q, frame = model.shape[0], model.frame
         n_rows = int(np.clip(_DECIDING_ROWS * q, _MIN_DECIDING, _MAX_DECIDING))
         n_rows = max(n_rows, int(ROWS_PER_PARAMETER * q))
-        order, sampled = norms.sample(n_rows)
-        weight = np.ones(len(order)) if sampled else sample_weight[order]
-        X, Y = model.rows.X[order].astype(np.float64), model.Y[order]
+        order, weight, sampled = norms.sample(n_rows)
+        X, Y = model.take(order)
         first, total = _merge_copies(np.hstack([_fingerprint(X), Y]), weight)
         n = len(first)
         X = X[first]
@@ -59,7 +62,7 @@ class DecidingRows:
             X = (X @ scipy.sparse.diags_array(1.0 / frame.scale)).tocsr()
         else:
             X = (X - frame.mean) / frame.scale
-        penalty = model.ridge[: len(frame.mean)] * (n / sample_weight.sum())
+        penalty = model.ridge[: len(frame.mean)] * (n / model.rows.total(sample_weight))
         return cls(X, Y[first], total * (n / total.sum()), penalty, sampled)
 
 
@@ -72,68 +75,91 @@ class RowNorms:
 
     rows: Rows
     residual: Column
-    weight: Array
+    weight: Column
 
-    def sample(self, n_rows: int) -> tuple[Indices, bool]:
-        """Rows in order: a systematic sample, and True, or all that have a weight.
+    def sample(self, n_rows: int) -> tuple[Indices, Array, bool]:
+        """Rows in order and their weights: a systematic sample, or all with a weight.
 
-        A sample is taken if there are more distinct rows than `n_rows`. Every stratum
-        of residuals is represented in it, and a row counts by its weight alone.
+        A sample, of weights one, is taken if there are more distinct rows than
+        `n_rows`; True says so. Every stratum of residuals is represented in it, and a
+        row counts by its weight alone.
         """
-        first, last = np.array(list(self._map(_ends))).T
-        low, high = max(first.min(), last.max() - _N_BINS), last.max()
-
-        def mass_of(norms: Array, weight: Array) -> Array:
-            return np.bincount(_bins(norms, low), weight, minlength=high - low + 1)
-
-        mass = sum(self._map(mass_of))
-        reached = np.cumsum(mass)
+        found = self._sum(_counted)
+        many = np.count_nonzero(found.mass) > n_rows
+        reached = np.cumsum(found.mass)
         grid = (np.arange(n_rows) + 0.5) / n_rows * reached[-1]
-        many = np.count_nonzero(mass) > n_rows
-        wanted = np.full(len(mass), not many)
-        wanted[np.searchsorted(reached, grid)] = True
-
-        def rows_of(norms: Array, weight: Array) -> tuple[Indices, Array]:
-            rows = np.flatnonzero(wanted[_bins(norms, low)] & (weight > 0))
-            return rows, norms[rows]
-
-        found = list(self._map(rows_of))
+        hit = np.searchsorted(reached, grid)
+        wanted = np.full(len(reached), not many)
+        wanted[hit] = True
+        if found.count[wanted].sum() > _MOST_ROWS:  # any rows of their bins will do
+            bins, quota = np.unique(hit, return_counts=True)
+            columns = (self.residual, self.weight, RowNumbers())
+            args = (found.low, len(reached), bins, quota)
+            drawn = self.rows.sum(_drawn, *columns, args=args)
+            share = quota / np.maximum(np.bincount(drawn.bins, minlength=len(quota)), 1)
+            return drawn.rows, share[drawn.bins], True
+        parts = list(self._map(_rows_of, found.low, len(reached), wanted.nonzero()[0]))
         starts = [chunk.start for chunk in self.rows.chunks]
-        rows = np.concatenate([f[0] + i for f, i in zip(found, starts, strict=True)])
-        norms = np.concatenate([f[1] for f in found])
+        rows = np.concatenate([f[0] + i for f, i in zip(parts, starts, strict=True)])
+        norms, weight = (np.concatenate([f[i] for f in parts]) for i in (1, 2))
         order = np.argsort(norms)
-        rows, norms = rows[order], norms[order]
+        rows, norms, weight = rows[order], norms[order], weight[order]
         if not many and _n_distinct(norms) <= n_rows:
-            return rows, False
+            return rows, weight, False
         # Mass up to each row: before its bin, and in its bin.
-        weight, bins = self.weight[rows], _bins(norms, low)
+        bins = _bins(norms, found.low)
         upto = np.cumsum(weight)
         begin = np.flatnonzero(np.diff(bins, prepend=-1))
-        skipped = (reached - mass)[bins[begin]] - (upto - weight)[begin]
+        skipped = (reached - found.mass)[bins[begin]] - (upto - weight)[begin]
         upto += np.repeat(skipped, np.diff(begin, append=len(rows)))
-        return rows[np.minimum(np.searchsorted(upto, grid), len(rows) - 1)], True
+        chosen = rows[np.minimum(np.searchsorted(upto, grid), len(rows) - 1)]
+        return chosen, np.ones(len(chosen)), True
 
-    def _map(self, function: Callable[[Array, Array], Any]) -> Iterator[Any]:
-        return self.rows.map(_on_norms, self.residual, self.weight, args=(function,))
+    def _sum(self, function: Callable[..., Any], *args: Any) -> Any:
+        return self.rows.sum(function, self.residual, self.weight, args=args)
 
-
-def _on_norms(
-    residual: Array, weight: Array, function: Callable[[Array, Array], Any]
-) -> Any:
-    return function(squared_norms(residual), weight)
+    def _map(self, function: Callable[..., Any], *args: Any) -> Iterator[Any]:
+        return self.rows.map(function, self.residual, self.weight, args=args)
 
 
-def _ends(norms: Array, weight: Array) -> tuple[int, int]:
-    return _leading_digits(norms.min()), _leading_digits(norms.max())
+def _counted(residual: Array, weight: Array) -> Histogram:
+    return Histogram.of(_leading_digits(squared_norms(residual)), weight)
+
+
+def _rows_of(
+    residual: Array, weight: Array, low: int, n_bins: int, bins: Indices
+) -> tuple[Indices, Array, Array]:
+    """Rows of some bins, with their norms and weights."""
+    norms, wanted = squared_norms(residual), np.zeros(n_bins, dtype=bool)
+    wanted[bins] = True
+    rows = np.flatnonzero(wanted[_bins(norms, low)] & (weight > 0))
+    return rows, norms[rows], weight[rows]
+
+
+def _drawn(
+    residual: Array,
+    weight: Array,
+    numbers: Indices,
+    low: int,
+    n_bins: int,
+    bins: Indices,
+    quota: Array,
+) -> Drawn:
+    """So many rows of some bins, at random."""
+    place = np.full(n_bins, -1)
+    place[bins] = np.arange(len(bins))
+    places = place[_bins(squared_norms(residual), low)]
+    rows = np.flatnonzero((places >= 0) & (weight > 0))
+    return Drawn.of(quota, places[rows], weight[rows], numbers[rows])
 
 
 def _bins(norms: Array, low: int) -> Array:
     return np.maximum(_leading_digits(norms) - low, 0)
 
 
-def _leading_digits(norms: Any) -> Any:
+def _leading_digits(norms: Array) -> Array:
     """Exponent and twelve binary digits; non-negative floats are ordered as bits."""
-    return norms.view(np.int64) >> 40
+    return norms.view(np.int64) >> _SHIFT
 
 
 def _n_distinct(ordered: Array) -> int:

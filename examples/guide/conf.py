@@ -1,0 +1,251 @@
+"""Settings of the documentation site.
+
+    python -m sphinx -W --keep-going -b html examples/guide build/site
+
+Pages that are written stand in this folder. What is gathered from elsewhere is put into
+the folder `gathered/` when the site is built: the scripts of the gallery, by subject,
+and the notebook. Reference pages are made from docstrings (`reference/`), and tables of
+benchmarks and of the paper's claims are included from the pages beside their scripts.
+"""
+
+import os
+import re
+import shutil
+import sys
+import tomllib
+import warnings
+from pathlib import Path
+
+GUIDE = Path(__file__).resolve().parent
+EXAMPLES, ROOT = GUIDE.parent, GUIDE.parents[1]
+GATHERED = GUIDE / "gathered"
+sys.path[:0] = [str(ROOT), str(EXAMPLES)]
+# Scripts of the gallery that run in a process of their own find the package here, too.
+os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(EXAMPLES)])
+# Real data are not part of the site: it looks the same wherever it is built.
+os.environ["SKLEARN_MM_DATA"] = str(GUIDE / "no-data")
+
+from docutils import nodes
+from docutils.utils.math.latex2mathml import tex2mathml
+
+import sklearn_mm
+
+with (ROOT / "pyproject.toml").open("rb") as stream:
+    PROJECT = tomllib.load(stream)["project"]
+
+# -- Project -------------------------------------------------------------------------
+
+project = "sklearn_mm"
+author = "the sklearn_mm developers"
+project_copyright = author
+version = release = sklearn_mm.__version__
+language = "en"
+extensions = [
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "numpydoc",
+    "myst_nb",
+    "sphinx_copybutton",
+    "sphinx_design",
+    "sphinx_gallery.gen_gallery",
+]
+exclude_patterns = ["gathered/scripts/**", "gallery/**/*.ipynb", "no-data"]
+default_role = "literal"
+templates_path = ["_templates"]
+nitpicky = True  # links within the site; objects of other packages are not looked up
+OTHERS = r"(sklearn|scipy|numpy|pandas|joblib|matplotlib)\..*"
+nitpick_ignore_regex = [(r"py:.*", OTHERS)]
+suppress_warnings = ["config.cache"]  # the order of the gallery is given by a function
+
+html_math_renderer = "mathml"  # browsers draw it without any script
+
+
+def visit_math(self, node):
+    """Write a formula of TeX as MathML."""
+    block = isinstance(node, nodes.math_block)
+    math = str(tex2mathml(node.astext(), as_block=block))
+    # docutils puts the index of a symbol with an accent below the symbol.
+    math = re.sub(
+        r"<munderover>\s*(<mi>.</mi>)\s*(<mi>.</mi>)\s*(<mo.*?</mo>)\s*</munderover>",
+        r"<msub><mover>\1\3</mover>\2</msub>",
+        math,
+    )
+    self.body.append(f'<div class="math">{math}</div>' if block else math)
+    raise nodes.SkipNode
+
+
+# -- Pages in Markdown, and the notebook ---------------------------------------------
+
+myst_enable_extensions = ["colon_fence", "dollarmath", "deflist"]
+myst_heading_anchors = 3
+nb_execution_mode = "off"  # it is stored with its outputs, and a test runs it
+nb_number_source_lines = False
+
+copybutton_exclude = ".linenos, .gp, .go"  # what is copied is code alone
+
+# -- Reference -----------------------------------------------------------------------
+
+autosummary_generate = True
+autosummary_ignore_module_all = False
+autodoc_typehints = "none"  # docstrings say what types are
+autodoc_default_options = {"member-order": "bysource"}
+numpydoc_show_class_members = False
+numpydoc_use_plots = False
+# Written by scikit-learn about its own pages, to which there are no links here.
+ELSEWHERE = ("get_metadata_routing", "set_callbacks")
+
+
+def skip_member(app, what, name, thing, skip, options):
+    """Leave out methods that scikit-learn makes; their pages are elsewhere."""
+    made = name in ELSEWHERE or (name.startswith("set_") and name.endswith("_request"))
+    return True if made else None
+
+
+def plain_references(app, what, name, thing, options, lines):
+    """Keep the words of references to pages of scikit-learn, which are not here."""
+    if getattr(thing, "__module__", "").startswith("sklearn."):
+        text = "\n".join(lines)
+        text = re.sub(r":(?:ref|term):`([^<`]+?)(?:\s*<[^>]+>)?`", r"\1", text)
+        lines[:] = text.split("\n")
+
+
+# -- Gallery -------------------------------------------------------------------------
+
+# Where scripts stand on the page; every script with cells is in one of the sections.
+SECTIONS = {
+    "first_steps": ("First steps", ["quickstart", "overview", "which_criterion"]),
+    "regression": (
+        "Robust regression",
+        [
+            "plot_classic_data",
+            "grid_search",
+            "robust_model_selection",
+            "robust_boosting",
+            "robust_curve_fit",
+        ],
+    ),
+    "networks": ("Networks", ["hebbian_digits", "online_learning"]),
+    "your_own": (
+        "Bring your own",
+        ["custom_kernel_and_criterion", "own_problem"],
+    ),
+}
+
+
+def scripts_with_cells():
+    """Names of the scripts of the gallery."""
+    return {
+        path.stem
+        for path in EXAMPLES.glob("*.py")
+        if "\n# %%\n" in path.read_text(encoding="utf-8")
+    }
+
+
+def gather():
+    """Copy scripts and notebook to where Sphinx looks for them."""
+    listed = [name for _, names in SECTIONS.values() for name in names]
+    missing = scripts_with_cells() - set(listed)
+    if missing:
+        raise RuntimeError(f"SECTIONS in conf.py does not know {sorted(missing)}.")
+    gallery = GATHERED / "scripts"
+    shutil.rmtree(gallery, ignore_errors=True)
+    for folder, (title, names) in SECTIONS.items():
+        place = gallery / folder
+        place.mkdir(parents=True)
+        write(place / "GALLERY_HEADER.rst", f"{title}\n{'-' * len(title)}\n")
+        for name in names:
+            shutil.copy2(EXAMPLES / f"{name}.py", place)
+    write(gallery / "GALLERY_HEADER.rst", GALLERY_HEADER)
+    shutil.copy2(EXAMPLES / "tour.ipynb", GATHERED / "tour.ipynb")
+
+
+def write(path, text):
+    """Write a file of text."""
+    path.write_text(text, encoding="utf-8")
+
+
+GALLERY_HEADER = """\
+.. _gallery:
+
+Gallery
+=======
+
+Scripts of the folder ``examples/``, with what they print and draw. Each takes seconds,
+and needs no data that does not ship with scikit-learn or statsmodels. The longer ones,
+for :doc:`bundle adjustment </least_squares>`, :doc:`scaling out </scaling>`,
+:doc:`benchmarks </benchmarks>` and :doc:`the figures of the paper </paper>`, have pages
+of their own.
+"""
+
+
+class InOrder:
+    """Places of sections on the page, and of scripts in their sections."""
+
+    names = [*SECTIONS, *(name for _, names in SECTIONS.values() for name in names)]
+
+    def __init__(self, folder=None):
+        """Take the folder that sphinx-gallery passes; it is not needed."""
+
+    def __call__(self, path):
+        """The place of a folder or file."""
+        return self.names.index(Path(path).stem)
+
+
+sphinx_gallery_conf = {
+    "examples_dirs": ["gathered/scripts"],
+    "gallery_dirs": ["gallery"],
+    "filename_pattern": r"\.py$",
+    "within_subsection_order": InOrder,
+    "subsection_order": InOrder(),
+    "download_all_examples": False,
+    "remove_config_comments": True,
+    "show_memory": False,
+    "write_computation_times": False,
+    "plot_gallery": not tags.has("quick"),  # noqa: F821
+    "abort_on_example_error": False,
+    "thumbnail_size": (400, 260),
+    "copyfile_regex": r"never",
+    "show_signature": False,
+}
+warnings.filterwarnings("ignore", message=".*non-interactive.*")
+
+# -- Look ----------------------------------------------------------------------------
+
+html_theme = "pydata_sphinx_theme"
+html_title = f"sklearn_mm {release}"
+html_baseurl = PROJECT.get("urls", {}).get("Documentation", "")
+html_static_path = ["_static"]
+html_css_files = ["guide.css"]
+html_show_sourcelink = False
+html_copy_source = False
+html_context = {"default_mode": "auto"}
+html_sidebars = {"changelog": [], "index": [], "contributing": []}
+html_theme_options = {
+    "navbar_align": "left",
+    "navbar_end": ["theme-switcher"],
+    "show_prev_next": True,
+    "footer_start": ["copyright"],
+    "footer_end": ["sphinx-version"],
+    "secondary_sidebar_items": ["page-toc"],
+    "show_toc_level": 2,
+    "header_links_before_dropdown": 7,
+}
+
+
+def check_reference(app):
+    """Every public name is on the reference page."""
+    page = (GUIDE / "api.rst").read_text(encoding="utf-8").split()
+    missing = [name for name in sklearn_mm.__all__ if name not in page]
+    if missing:
+        raise RuntimeError(f"api.rst does not name {missing}.")
+
+
+gather()
+
+
+def setup(app):
+    """Hooks."""
+    app.add_html_math_renderer("mathml", (visit_math, None), (visit_math, None))
+    app.connect("autodoc-skip-member", skip_member)
+    app.connect("autodoc-process-docstring", plain_references)
+    app.connect("builder-inited", check_reference)

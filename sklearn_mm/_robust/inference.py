@@ -1,0 +1,315 @@
+"""How sure a robust fit is: covariance of its coefficients, and its robust R².
+
+It is computed at the end of a fit, by one pass over the rows (three more for HC3), and
+kept in the solver's coordinates, where columns are centred: variances of predictions
+lose no digits there. Nothing refers to the training data.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+
+from sklearn_mm._robust.covariance import (
+    Covariance,
+    Influence,
+    PsiMoments,
+    inverse_symmetric,
+    kept_apart,
+    nonrobust_covariance,
+    sandwich_covariance,
+    t_quantile,
+    undetermined,
+)
+from sklearn_mm._robust.linear import (
+    Frame,
+    LinearPoint,
+    LinearResidual,
+    cache_blocks,
+    targets,
+)
+from sklearn_mm._robust.problem import Confidence, HalfQuadraticProblem
+from sklearn_mm._robust.scaling import Scaling
+from sklearn_mm._rows.table import Column, Rows, SumOver
+from sklearn_mm._solver.roles import Array
+from sklearn_mm.kernels import Kernel, gaussian_moments
+
+# For more columns the covariance, of q**2 numbers per output, is not formed.
+MAX_COLUMNS = 1_000
+# Weights whose sum is a tiny part of a row; leverages would overflow.
+_LEAST_WEIGHT = 1e-50
+
+
+@dataclass(frozen=True)
+class Inference:
+    """What a fit knows of its coefficients.
+
+    Parameters
+    ----------
+    frame : Frame
+        How columns were standardised; theta belongs to standardised ones.
+    unit : ndarray of shape (n_outputs,)
+        A variance of one in the solver's units, in the user's.
+    n_rows : float
+        Number of rows, weights counted.
+    robust_r2 : ndarray of shape (n_outputs,)
+        Share of the variance that is explained.
+    parts : tuple of Covariance or None
+        The covariance of theta for each output, if it has been formed.
+    distance : ndarray of shape (q, q) or None
+        (X'WX + P)^-1 in standardised columns, which makes leverages.
+    reason : str
+        Why the covariance has not been formed, or no intervals can be made of it.
+    """
+
+    frame: Frame
+    unit: Array
+    n_rows: float
+    robust_r2: Array
+    parts: tuple[Covariance, ...] | None = None
+    distance: Array | None = None
+    reason: str = ""
+
+    @property
+    def freedom(self) -> Array:
+        """Degrees of freedom of the t distribution, for each output."""
+        assert self.parts is not None
+        return np.array([part.freedom for part in self.parts])
+
+    def covariance(self) -> Array | None:
+        """Covariances of the user's coefficients, (n_outputs, q, q).
+
+        Entries of coefficients that the data do not determine are nan.
+        """
+        if self.parts is None:
+            return None
+        A = _to_users(self.frame)
+        return np.array(
+            [
+                unit * _moved(A, part)
+                for unit, part in zip(self.unit, self.parts, strict=True)
+            ]
+        )
+
+    def standard_errors(self) -> Array:
+        """Standard errors of the user's coefficients, (n_outputs, q)."""
+        covariance = self.covariance()
+        assert covariance is not None
+        variance = np.diagonal(covariance, axis1=1, axis2=2)
+        return np.sqrt(np.maximum(variance, 0.0))
+
+    def quantile(self, level: float) -> Array:
+        """Half-width of intervals in standard errors, for each output."""
+        return t_quantile(level, self.freedom)
+
+    def variance_of_mean(self, rows: Rows) -> Array:
+        """Variance of predicted means, (n_rows, n_outputs)."""
+        assert self.parts is not None
+        columns = []
+        for unit, part in zip(self.unit, self.parts, strict=True):
+            if not np.isfinite(part.matrix).all():
+                columns.append(np.full(rows.n_rows, np.inf))
+                continue
+            args = (self.frame, unit * part.matrix)
+            columns.append(np.concatenate(list(rows.map(quadratic_forms, args=args))))
+        return np.column_stack(columns)
+
+    def leverages(self, rows: Rows) -> Array:
+        """x'(X'WX + P)^-1 x of rows: large far from rows that have weight."""
+        assert self.distance is not None
+        args = (self.frame, self.distance)
+        return np.concatenate(list(rows.map(quadratic_forms, args=args)))
+
+
+def infer(
+    problem: HalfQuadraticProblem,
+    point: LinearPoint,
+    scaling: Scaling,
+    tuning: float,
+    cov_type: str,
+    memory: Column | None,
+) -> Inference:
+    """What can be told at the end of a fit.
+
+    Parameters
+    ----------
+    problem, point : HalfQuadraticProblem, LinearPoint
+        The problem and its solution.
+    scaling : Scaling
+        The user's units.
+    tuning : float
+        Width of the kernel in noise scales.
+    cov_type : {"nonrobust", "HC3"}
+        Kind of covariance.
+    memory : Column or None
+        Memory for weights.
+    """
+    model, kernel = problem.model, problem.kernel
+    q, d = model.shape
+    width = tuning if np.isfinite(kernel.tuning_constant(d)) else np.inf
+    columns = (point.residual, model.y, problem.sample_weight)
+    args = (kernel, problem.tau, model.centre, model.spread)
+    weights = problem.weights(point, Confidence(effort=1.0), memory)
+    wanted = [SumOver(_row_sums, columns, args, False)]
+    if q <= MAX_COLUMNS:
+        wanted.append(model.normal_sums(point.residual, weights))
+    found = model.rows.sums(*wanted)
+    sums = next(found)
+    total = problem.rows.total(problem.sample_weight)
+    with np.errstate(over="ignore"):
+        unit = np.square(scaling.spread) / scaling.weight
+        told = Inference(
+            frame=model.frame,
+            unit=unit,
+            n_rows=scaling.weight * total,
+            robust_r2=_robust_r2(sums, gaussian_moments(kernel, width, d)),
+        )
+    if model.l1:
+        return replace(told, reason="There is no covariance with an L1 penalty.")
+    if q > MAX_COLUMNS:
+        reason = f"The covariance of {q} > {MAX_COLUMNS} coefficients is not formed."
+        return replace(told, reason=reason)
+    moments = [
+        PsiMoments.of_sums(sums[:5, k], total, kernel, width, d, scaling.weight)
+        for k in range(d)
+    ]
+    gram, _ = next(found)
+    distance = inverse_symmetric(gram + np.diag(model.ridge))[0]
+    distance /= max(scaling.weight, _LEAST_WEIGHT)
+    if cov_type == "HC3":
+        parts = _sandwiches(problem, point, gram, distance, moments, weights)
+    else:
+        parts = tuple(nonrobust_covariance(gram, m, model.ridge) for m in moments)
+    reason = ""
+    if model.alpha:
+        reason = "The bias of penalised coefficients (alpha > 0) is not known."
+    return replace(told, parts=parts, distance=distance, reason=reason)
+
+
+def _sandwiches(
+    problem: HalfQuadraticProblem,
+    point: LinearPoint,
+    gram: Array,
+    distance: Array,
+    moments: list[PsiMoments],
+    weights: Column,
+) -> tuple[Covariance, ...]:
+    """HC3 for each output; the memory of the weights is used again."""
+    model: LinearResidual = problem.model
+    rows = model.rows
+    args: tuple[Any, ...] = (model.frame, distance)
+    leverage = rows.keep(rows.fill(rows.column(), quadratic_forms, args=args))
+    columns = (point.residual, problem.sample_weight, leverage)
+    parts = []
+    for k, each in enumerate(moments):
+        matrices: list[Array] = []
+        for task in (_squared_scores, _bends):
+            args = (problem.kernel, problem.tau, k)
+            column = problem.rows.fill(weights, task, *columns, args=args)
+            matrices.append(model.normal_equations(point.residual, column)[0])
+        meat, bend = matrices
+        parts.append(sandwich_covariance(gram, each, meat, bend, model.ridge))
+    return tuple(parts)
+
+
+def _robust_r2(sums: Array, expected: tuple[float, float]) -> Array:
+    """R² of Renaud and Victoria-Feser, as in `sklearn_mm.metrics.robust_r2_score`."""
+    weight, first, second, left = sums[[1, 5, 6, 7]]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        total = second - np.square(first) / weight
+        a = expected[0] / expected[1]
+        r2: Array = 1.0 - a * left / (total + (a - 1.0) * left)
+    r2[left == 0.0] = 1.0
+    r2[weight <= 0.0] = np.nan
+    return r2
+
+
+def _to_users(frame: Frame) -> Array:
+    """The matrix that makes coefficients of X as it stands of theta."""
+    A = np.diag(np.append(1.0 / frame.scale, 1.0)[: frame.n_parameters])
+    if frame.fit_intercept:
+        A[-1, :-1] = -frame.mean / frame.scale
+    return A
+
+
+def _moved(A: Array, part: Covariance) -> Array:
+    """A V A', with nan where coefficients are not determined; infinite if V is."""
+    if not np.isfinite(part.matrix).all():
+        return part.matrix.copy()
+    covariance: Array = A @ part.matrix @ A.T
+    if part.null_space.shape[1]:
+        # Terms of an intercept may cancel.
+        size = np.sqrt(np.square(A) @ np.square(part.null_space))
+        moved = A @ part.null_space / np.where(size > 0.0, size, 1.0)
+        bad = undetermined(np.where(size > 1e-6 * size.max(axis=0), moved, 0.0))
+        covariance[bad] = np.nan
+        covariance[:, bad] = np.nan
+    return covariance
+
+
+# Tasks on rows and columns.
+
+
+def _row_sums(
+    residual: Array,
+    y: Array,
+    sample_weight: Array,
+    kernel: Kernel,
+    tau: float,
+    centre: Array,
+    spread: Array,
+) -> Array:
+    """Sums of `Influence`, and of w y, w y**2 and w r**2, (8, n_outputs)."""
+    Y = targets(y, centre, spread)
+    influence = Influence.of(residual, kernel, tau)
+    w = sample_weight * influence.weight
+    more = [w @ Y, w @ np.square(Y), w @ np.square(residual)]
+    return np.concatenate([influence.sums(sample_weight), more])
+
+
+def _squared_scores(
+    residual: Array,
+    sample_weight: Array,
+    leverage: Array,
+    kernel: Kernel,
+    tau: float,
+    output: int,
+    out: Array | None = None,
+) -> Array:
+    influence = Influence.of(residual, kernel, tau)
+    score = influence.psi[:, output] / kept_apart(influence.weight * leverage)
+    return np.multiply(sample_weight, np.square(score), out=out)
+
+
+def _bends(
+    residual: Array,
+    sample_weight: Array,
+    leverage: Array,
+    kernel: Kernel,
+    tau: float,
+    output: int,
+    out: Array | None = None,
+) -> Array:
+    influence = Influence.of(residual, kernel, tau)
+    bend = np.maximum(influence.weight - influence.slope[:, output], 0.0)
+    return np.multiply(sample_weight, bend, out=out)
+
+
+def quadratic_forms(
+    X: Any, frame: Frame, matrix: Array, out: Array | None = None
+) -> Array:
+    """z' M z of all rows, z being standardised, with a one for the intercept."""
+    if out is None:
+        out = np.empty(X.shape[0])
+    p = len(frame.mean)
+    for block, rows in cache_blocks(X):
+        part = X[block].toarray() if scipy.sparse.issparse(X) else X[block]
+        np.subtract(part, frame.mean, out=rows)
+        rows /= frame.scale
+        out[block] = np.einsum("ij,ij->i", rows @ matrix[:p, :p], rows)
+        if frame.fit_intercept:
+            out[block] += 2.0 * (rows @ matrix[:p, p]) + matrix[p, p]
+    return np.maximum(out, 0.0, out=out)

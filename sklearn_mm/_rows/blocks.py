@@ -1,0 +1,414 @@
+"""Rows in the blocks of a Dask array, and the numbers that belong to them.
+
+`BlockRows` does for a Dask array what `Rows` does for an array of this process. Blocks
+and columns stay with the workers; what travels are small arguments and sums.
+
+A *trip* sends one graph to Dask's scheduler and brings one small result back: the sum
+over all blocks, added up by the workers, a few at a time. Between trips nothing is
+computed. A column that is filled is a recipe, a function of other columns (and of X),
+which is followed inside the tasks that need it. One that is to be *kept* is computed
+once, together with the next sum that needs it, and stays with the workers as futures:
+Dask computes them again, from the blocks of X, if a worker is lost.
+
+Everything goes through `dask.delayed` and `dask.persist`, so that any of Dask's
+schedulers will do: a cluster's, threads, or the calling thread.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from sklearn_mm._rows.table import RowNumbers, SumOver, add
+from sklearn_mm._rows.workers import one_blas_thread
+from sklearn_mm._solver.roles import Array, Indices
+
+# Values that one task of a reduction adds up, in order: the sum over that many blocks
+# is the one of a loop over them, to the last bit.
+_FAN_IN = 32
+# Numbers of this process that go to the workers are no accident.
+_GRAPH_CARRIES_ROWS = {"distributed.admin.large-graph-warning-threshold": "1TB"}
+
+
+class BlockColumn:
+    """A number, or a few, for every row of all blocks.
+
+    It begins as a recipe, ``function(*columns, *args)`` on each block. Once it is kept,
+    it is a list of parts that Dask holds.
+
+    Parameters
+    ----------
+    function, columns, args : callable, tuple, tuple
+        The recipe.
+    reads_rows : bool
+        Whether the function is one of the rows of X as well.
+    parts : list of Delayed, default=None
+        What there is already: one part for each block.
+    """
+
+    def __init__(
+        self,
+        function: Any = None,
+        columns: tuple[Any, ...] = (),
+        args: tuple[Any, ...] = (),
+        reads_rows: bool = False,
+        parts: list[Any] | None = None,
+    ) -> None:
+        self.function, self.columns, self.args = function, columns, args
+        self.reads_rows, self.parts = reads_rows, parts
+        self.wanted = False  # it is to be kept when it is next needed
+        self.shape: tuple[int, ...] = ()  # of the array that was placed
+
+    def hold(self, parts: list[Any]) -> None:
+        """Be these parts; what they were made of is let go."""
+        self.parts, self.wanted = parts, False
+        self.function, self.columns, self.args = None, (), ()
+
+    def pending(self) -> Iterator[BlockColumn]:
+        """Columns that are to be kept, of this one and those it is made of."""
+        for column in self.columns:
+            if isinstance(column, BlockColumn):
+                yield from column.pending()
+        if self.wanted:
+            yield self
+
+
+class BlockRows:
+    """Rows of a Dask array; the methods are those of `Rows`.
+
+    Parameters
+    ----------
+    X : DaskRows
+        The rows.
+    blocks : list of Delayed
+        One for each block of rows.
+    reads_rows : bool, default=True
+        Whether tasks are functions of the rows, or of columns alone.
+
+    Attributes
+    ----------
+    n_rows : int
+        The number of rows.
+    chunks : list of slice
+        Rows of each block.
+    beside : BlockRows
+        The columns alone: tasks are functions of these, and do not read X.
+    """
+
+    def __init__(self, X: Any, blocks: list[Any], reads_rows: bool = True) -> None:
+        self.X, self._blocks, self._reads_rows = X, blocks, reads_rows
+        self.n_rows: int = X.shape[0]
+        self.chunks: list[slice] = X.row_blocks
+        self.beside = BlockRows(X, blocks, False) if reads_rows else self
+
+    # Columns
+
+    def column(self, n_columns: int | None = None, dtype: Any = np.float64) -> None:
+        """Nothing: workers bring the memory for columns."""
+
+    def place(self, values: Any) -> Any:
+        """A column of any array, which is sent to the workers if it is not there."""
+        import dask
+
+        if isinstance(values, BlockColumn) or _is_constant(values):
+            return values
+        if isinstance(values, np.ndarray):
+            with dask.config.set(_GRAPH_CARRIES_ROWS):
+                parts = [
+                    dask.delayed(np.ascontiguousarray(values[chunk]), traverse=False)
+                    for chunk in self.chunks
+                ]
+                column = BlockColumn(parts=list(dask.persist(*parts)))
+        else:  # a Dask array
+            values = values.rechunk({0: self.X.array.chunks[0]})
+            column = BlockColumn(parts=list(values.to_delayed().ravel()))
+        column.shape = values.shape
+        return column
+
+    def fill(
+        self,
+        out: Any,
+        function: Callable[..., Any],
+        *columns: Any,
+        args: tuple[Any, ...] = (),
+    ) -> BlockColumn:
+        """A column of the values of `map`, which are computed when they are needed."""
+        return BlockColumn(function, columns, args, self._reads_rows)
+
+    def keep(self, column: BlockColumn) -> BlockColumn:
+        """Have a column computed once, with the next sum that needs it, and kept."""
+        column.wanted = column.parts is None
+        return column
+
+    def output(self, column: BlockColumn, dtype: Any) -> Any:
+        """A column of single numbers as a Dask array whose blocks are kept."""
+        import dask.array as da
+
+        if self.keep(column).wanted:
+            self._keep([column])
+        assert column.parts is not None
+        arrays = [
+            da.from_delayed(part, (chunk.stop - chunk.start,), dtype)
+            for part, chunk in zip(column.parts, self.chunks, strict=True)
+        ]
+        return da.concatenate(arrays)
+
+    # What travels
+
+    def map(
+        self,
+        function: Callable[..., Any],
+        *columns: Any,
+        args: tuple[Any, ...] = (),
+    ) -> Iterator[Any]:
+        """Values of ``function(X, *columns, *args)`` for the blocks, in order."""
+        import dask
+
+        calls = [SumOver(function, columns, args, self._reads_rows)]
+        self._keep(_pending(columns))
+        values = dask.compute(*self._tasks(calls), optimize_graph=False)
+        return (value for (value,) in values)
+
+    def sum(
+        self,
+        function: Callable[..., Any],
+        *columns: Any,
+        args: tuple[Any, ...] = (),
+    ) -> Any:
+        """Sum of the values of `map`, or of each entry if they are tuples."""
+        return next(self.sums(SumOver(function, columns, args, self._reads_rows)))
+
+    def sums(self, *wanted: SumOver) -> Iterator[Any]:
+        """Several sums in one trip."""
+        kept = _pending(column for call in wanted for column in call.columns)
+        return iter(self._keep(kept, wanted))
+
+    def total(self, column: Any) -> float:
+        """Sum of a column of single numbers."""
+        if _is_constant(column):
+            return self.n_rows * float(column[0])
+        return float(self.beside.sum(np.sum, column))
+
+    def take(self, index: Indices, *columns: Any) -> tuple[Any, ...]:
+        """Some rows of X, in the order of the index, and their entries of columns."""
+        import dask
+
+        self._keep(_pending(columns))
+        starts = np.array([chunk.start for chunk in self.chunks])
+        number = np.searchsorted(starts, index, side="right") - 1
+        order = np.argsort(number, kind="stable")
+        wanted, first = np.unique(number[order], return_index=True)
+        tasks = []
+        for i, places in zip(wanted, np.split(order, first[1:]), strict=True):
+            args = (index[places] - starts[i],)
+            call = SumOver(_take, columns, args, self._reads_rows)
+            tasks += self._tasks([call], [int(i)])
+        found = (value for (value,) in dask.compute(*tasks, optimize_graph=False))
+        back = np.argsort(order, kind="stable")
+        return tuple(np.concatenate(parts)[back] for parts in zip(*found, strict=True))
+
+    def check_finite(self, estimator_name: str, y: Any = None) -> None:
+        """Raise a ValueError that says where X, or y, has an entry that is not finite.
+
+        It takes a trip: call it where something has gone wrong, or may not be seen.
+        """
+        name, columns = ("X", ()) if y is None else ("y", (y,))
+        rows = self if y is None else self.beside
+        for i, found in enumerate(rows.map(_first_bad, *columns)):
+            if found is not None:
+                kind, row, *column = found
+                place = f"row {self.chunks[i].start + row}"
+                place += "".join(f", column {j}" for j in column)
+                raise ValueError(
+                    f"Input {name} contains {kind}: the first one is in {place} (block "
+                    f"{i})."
+                )
+
+    # Graphs
+
+    def _keep(
+        self, columns: list[BlockColumn], sums: tuple[SumOver, ...] = ()
+    ) -> list[Any]:
+        """A trip: columns are kept from here on, and sums come back."""
+        import dask
+
+        if not (columns or sums):
+            return []
+        for column in columns:  # each may be made of those before
+            recipe = (column.function, column.columns, column.args, column.reads_rows)
+            column.hold(self._tasks([SumOver(*recipe)], function=_only))
+        total = [_reduced(self._tasks(sums))] if sums else []
+        parts = [part for column in columns for part in column.parts or ()]
+        done = dask.persist(*total, *parts, optimize_graph=False)
+        held = iter(done[len(total) :])
+        for column in columns:
+            column.hold([next(held) for _ in self.chunks])
+        return list(_value(done[0])) if sums else []
+
+    def _tasks(
+        self,
+        wanted: Iterable[SumOver],
+        numbers: list[int] | None = None,
+        function: Callable[..., Any] | None = None,
+    ) -> list[Any]:
+        """A task for each block, or for some, that makes all calls."""
+        import dask
+
+        leaves: list[list[Any]] = []
+        seen: dict[int, Any] = {}
+        calls = _Calls(
+            tuple(
+                _Call(f, self._nodes(columns, leaves, seen), args, reads_rows)
+                for f, columns, args, reads_rows in wanted
+            ),
+            self.X.dtype,
+        )
+        task = dask.delayed(function or _all, pure=False, traverse=False)
+        opened = any(call.opens for call in calls.calls)
+        numbers = list(range(len(self.chunks))) if numbers is None else numbers
+        return [
+            task(
+                calls,
+                self.chunks[i],
+                self._blocks[i] if opened else None,
+                *(leaf[i] for leaf in leaves),
+            )
+            for i in numbers
+        ]
+
+    def _nodes(
+        self, columns: tuple[Any, ...], leaves: list[list[Any]], seen: dict[int, Any]
+    ) -> tuple[Any, ...]:
+        """Columns as tasks know them: numbers of leaves, constants and calls."""
+        return tuple(self._node(column, leaves, seen) for column in columns)
+
+    def _node(self, column: Any, leaves: list[list[Any]], seen: dict[int, Any]) -> Any:
+        if id(column) in seen:
+            return seen[id(column)][0]
+        node, placed = column, column
+        if _is_constant(column):
+            node = _Constant(column[:1])
+        elif hasattr(column, "function") and hasattr(column, "array"):  # MappedRows
+            children = self._nodes((column.array,), leaves, seen)
+            node = _Call(column.function, children, (), False)
+        elif isinstance(column, BlockColumn) and column.parts is None:
+            children = self._nodes(column.columns, leaves, seen)
+            node = _Call(column.function, children, column.args, column.reads_rows)
+        elif not isinstance(column, RowNumbers):
+            placed, node = self.place(column), len(leaves)
+            leaves.append(placed.parts)
+        # What is placed here must live on, lest another one get its identity.
+        seen[id(column)] = node, column, placed
+        return node
+
+
+# What tasks are made of. Dask does not look into these objects, whose arguments are no
+# collections of its own.
+
+
+class _Constant:
+    __slots__ = ("value",)
+
+    def __init__(self, value: Array) -> None:
+        self.value = value
+
+
+class _Call:
+    __slots__ = ("args", "columns", "function", "opens", "reads_rows")
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        columns: tuple[Any, ...],
+        args: tuple[Any, ...],
+        reads_rows: bool,
+    ) -> None:
+        self.function, self.columns, self.args = function, columns, args
+        self.reads_rows = reads_rows
+        inside = [column for column in columns if isinstance(column, _Call)]
+        self.opens: bool = reads_rows or any(call.opens for call in inside)
+
+
+class _Calls:
+    __slots__ = ("calls", "dtype")
+
+    def __init__(self, calls: tuple[_Call, ...], dtype: np.dtype) -> None:
+        self.calls, self.dtype = calls, dtype
+
+
+def _all(calls: _Calls, chunk: slice, block: Any, *leaves: Any) -> tuple[Any, ...]:
+    """The task: values of all calls on one block."""
+    rows = None
+    if block is not None:
+        rows = np.asarray(block).astype(calls.dtype, copy=False)
+    known: dict[int, Any] = {}
+
+    def value(node: Any) -> Any:
+        if isinstance(node, int):
+            return leaves[node]
+        if isinstance(node, _Constant):
+            n_rows = chunk.stop - chunk.start
+            return np.broadcast_to(node.value, (n_rows, *node.value.shape[1:]))
+        if isinstance(node, RowNumbers):
+            return node[chunk]
+        if id(node) not in known:
+            parts = [value(column) for column in node.columns]
+            own = [rows] if node.reads_rows else []
+            known[id(node)] = node.function(*own, *parts, *node.args)
+        return known[id(node)]
+
+    with one_blas_thread():
+        return tuple(value(call) for call in calls.calls)
+
+
+def _only(calls: _Calls, chunk: slice, block: Any, *leaves: Any) -> Any:
+    return _all(calls, chunk, block, *leaves)[0]
+
+
+def _is_constant(values: Any) -> bool:
+    """Whether an array holds the same row again and again, and takes no memory."""
+    return isinstance(values, np.ndarray) and len(values) > 1 and not values.strides[0]
+
+
+def _pending(columns: Iterable[Any]) -> list[BlockColumn]:
+    """Columns that are to be kept, each once, and after those that it is made of."""
+    found = (c for c in columns if isinstance(c, BlockColumn))
+    return list(dict.fromkeys(kept for column in found for kept in column.pending()))
+
+
+def _reduced(tasks: list[Any]) -> Any:
+    """The sum of all values, added up a few at a time."""
+    import dask
+
+    added = dask.delayed(_add_all, pure=False, traverse=False)
+    while len(tasks) > 1:
+        groups = (tasks[i : i + _FAN_IN] for i in range(0, len(tasks), _FAN_IN))
+        tasks = [added(*group) if len(group) > 1 else group[0] for group in groups]
+    return tasks[0]
+
+
+def _add_all(*values: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(functools.reduce(add, sums) for sums in zip(*values, strict=True))
+
+
+def _value(persisted: Any) -> Any:
+    """The value that Dask holds."""
+    value = persisted.dask[persisted.key]
+    return value.result() if hasattr(value, "result") else value
+
+
+def _take(*arrays: Any) -> tuple[Any, ...]:
+    *arrays_, rows = arrays
+    return tuple(values[rows] for values in arrays_)
+
+
+def _first_bad(values: Array) -> tuple[Any, ...] | None:
+    """Kind and place of the first entry that is not finite."""
+    bad = ~np.isfinite(values)
+    if not bad.any():
+        return None
+    place = np.unravel_index(int(np.argmax(bad)), values.shape)
+    return "NaN" if np.isnan(values[place]) else "infinity", *map(int, place)

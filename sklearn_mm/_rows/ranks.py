@@ -1,0 +1,267 @@
+"""Order statistics of columns without sorting, or gathering, them.
+
+Floating-point numbers are ordered as their bits are. Rows are counted by the leading
+bits of a number, then, among those that matter, by the next ones, until few enough are
+left to be looked at one by one. What is gathered has a size that does not depend on the
+number of rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sklearn_mm._rows.statistics import weighted_median
+from sklearn_mm._rows.table import Column
+from sklearn_mm._solver.roles import Array, Indices
+
+# Bins of a histogram; what lies below its largest key by more is counted as one.
+_MOST_BINS = 64 << 12
+# Leading 16 bits of infinity and, but for the sign, of what is no number.
+_NOT_FINITE = 0x7FF0
+# Rows that are looked at one by one.
+_FEW_ROWS = 400_000
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """Mass and number of rows by integer keys, for keys from `low` on."""
+
+    low: int
+    mass: Array
+    count: Array
+
+    @classmethod
+    def of(cls, keys: Array, weight: Array) -> Histogram:
+        """Rows of some keys and weights."""
+        if not len(keys):
+            return cls(0, np.zeros(0), np.zeros(0, dtype=np.int64))
+        high = int(keys.max())
+        low = max(int(keys.min()), high - _MOST_BINS)
+        places, size = np.maximum(keys - low, 0), high - low + 1
+        mass = np.bincount(places, weight, minlength=size)
+        return cls(low, mass, np.bincount(places, minlength=size))
+
+    @property
+    def high(self) -> int:
+        """The largest key."""
+        return self.low + len(self.mass) - 1
+
+    @property
+    def keys(self) -> Array:
+        """Keys of the bins."""
+        return np.arange(self.low, self.high + 1)
+
+    def __reduce__(self) -> Any:
+        """Bins that hold something are all that travels."""
+        there = np.flatnonzero(self.count)
+        parts = (self.low, len(self.mass), there, self.mass[there], self.count[there])
+        return Histogram._unpacked, parts
+
+    @staticmethod
+    def _unpacked(
+        low: int, size: int, there: Indices, mass: Array, count: Array
+    ) -> Histogram:
+        made = Histogram(low, np.zeros(size), np.zeros(size, dtype=np.int64))
+        made.mass[there], made.count[there] = mass, count
+        return made
+
+    def __add__(self, other: Histogram) -> Histogram:
+        if not len(self.mass) or not len(other.mass):
+            return self if len(self.mass) else other
+        high = max(self.high, other.high)
+        low = max(min(self.low, other.low), high - _MOST_BINS)
+        mass, count = np.zeros(high - low + 1), np.zeros(high - low + 1, np.int64)
+        for part in (self, other):
+            under = min(max(low - part.low, 0), len(part.mass))  # bins below the lowest
+            start = max(part.low - low, 0)
+            stop = start + len(part.mass) - under
+            mass[start:stop] += part.mass[under:]
+            count[start:stop] += part.count[under:]
+            mass[0] += part.mass[:under].sum()
+            count[0] += part.count[:under].sum()
+        return Histogram(low, mass, count)
+
+
+def ordered_bits(values: Array) -> Array:
+    """Integers in the order of the numbers."""
+    bits = (np.asarray(values, dtype=np.float64) + 0.0).view(np.int64)  # no -0.0
+    # Of negative numbers, the bits but the sign are in the opposite order.
+    return bits ^ ((bits >> 63) & np.int64(np.iinfo(np.int64).max))
+
+
+def _number(bits: int) -> float:
+    value = np.int64(bits)
+    value ^= (value >> np.int64(63)) & np.int64(np.iinfo(np.int64).max)
+    return float(value.view(np.float64))
+
+
+@dataclass
+class _Target:
+    """The first row up to which there is so much mass."""
+
+    mass: float
+    strictly: bool  # more than that
+    below: float = 0.0  # mass of all rows with smaller keys
+    key: Any = None  # leading bits of the row's number, as far as known
+
+    def find(self, masses: Array) -> int:
+        """Index of the first of some bins or rows, in order, that reaches it."""
+        reached = self.below + np.cumsum(masses)
+        there = reached > self.mass if self.strictly else reached >= self.mass
+        i = int(np.argmax(there)) if there.any() else len(masses) - 1
+        self.below = float(reached[i] - masses[i])
+        return i
+
+
+def median(
+    rows: Any,
+    numbers: Callable[..., Array],
+    column: Column,
+    weight: Column,
+    args: tuple[Any, ...] = (),
+) -> float:
+    """Weighted median of numbers that are a function of a column.
+
+    Parameters
+    ----------
+    rows : BlockRows
+        Where the columns are.
+    numbers : callable
+        Maps the entries of the column, and `args`, to a number per row.
+    column, weight : Column
+        The column, and the weights of its rows.
+    args : tuple
+        Further arguments of `numbers`.
+    """
+    rows = rows.beside
+    keys: tuple[Any, ...] = (None,)  # leading bits, as far as they are known
+    targets = [_Target(0.0, False), _Target(0.0, True)]
+    for shift in (48, 32, 16, 0):
+        made = (numbers, args, shift, keys)
+        found = dict(
+            zip(keys, rows.sum(_counts, column, weight, args=made), strict=True)
+        )
+        if keys == (None,):
+            if max(found[None].high, -found[None].low) >= _NOT_FINITE:
+                rows.check_finite("", column)
+            total = float(found[None].mass.sum())
+            # Between them, if the mass splits evenly.
+            targets[0].mass = (0.5 - 1e-12) * total
+            targets[1].mass = (0.5 + 1e-12) * total
+        left = 0
+        for target in targets:
+            histogram = found[target.key]
+            i = target.find(histogram.mass)
+            target.key, left = histogram.low + i, left + int(histogram.count[i])
+        keys = tuple(sorted({target.key for target in targets}))
+        if left <= _FEW_ROWS:
+            break
+    else:  # all bits are known
+        low, high = (_number(target.key) for target in targets)
+        return 0.5 * (low + high)
+    parts = rows.map(_those, column, weight, args=(*made[:-1], keys))
+    values, masses = (np.concatenate(part) for part in zip(*parts, strict=True))
+    bits, ends = ordered_bits(values) >> shift, []
+    for target in targets:
+        inside = np.flatnonzero(bits == target.key)
+        inside = inside[np.argsort(values[inside], kind="stable")]
+        ends.append(float(values[inside[target.find(masses[inside])]]))
+    return 0.5 * sum(ends)
+
+
+def _counts(
+    column: Array,
+    weight: Array,
+    numbers: Callable[..., Array],
+    args: tuple[Any, ...],
+    shift: int,
+    keys: tuple[Any, ...],
+) -> tuple[Histogram, ...]:
+    """Rows by the bits from a shift on, for each of the leading bits before."""
+    bits = ordered_bits(numbers(column, *args))
+    found = []
+    for key in keys:
+        if key is None:
+            found.append(Histogram.of(bits >> shift, weight))
+        else:
+            inside = bits >> (shift + 16) == key
+            found.append(Histogram.of(bits[inside] >> shift, weight[inside]))
+    return tuple(found)
+
+
+def _those(
+    column: Array,
+    weight: Array,
+    numbers: Callable[..., Array],
+    args: tuple[Any, ...],
+    shift: int,
+    keys: tuple[int, ...],
+) -> tuple[Array, Array]:
+    """Numbers with these leading bits, and their weights."""
+    values = numbers(column, *args)
+    inside = np.isin(ordered_bits(values) >> shift, keys)
+    return values[inside], weight[inside]
+
+
+def medians(rows: Any, column: Column, weight: Column, n_columns: int) -> Array:
+    """Weighted medians of the columns of an array (n, n_columns)."""
+    if isinstance(column, np.ndarray):
+        return weighted_median(column, weight)
+    args = ((k,) for k in range(n_columns))
+    return np.array([median(rows, _entry, column, weight, arg) for arg in args])
+
+
+def _entry(values: Array, k: int) -> Array:
+    return values[:, k]
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Rows drawn at random from bins, so many from each, in proportion to weight.
+
+    The sum of two is what would have been drawn from both parts at once. A row's luck
+    depends on its number alone.
+    """
+
+    quota: Array  # rows to draw from each bin
+    bins: Array
+    luck: Array
+    rows: Indices
+
+    @classmethod
+    def of(cls, quota: Array, bins: Array, weight: Array, rows: Indices) -> Drawn:
+        """From these rows, of these bins."""
+        # The smallest exponential variables, whose rates are the weights.
+        luck = -np.log(_uniform(rows)) / weight
+        return cls(quota, bins, luck, rows)._drawn()
+
+    def __add__(self, other: Drawn) -> Drawn:
+        both = (
+            np.concatenate([getattr(part, name) for part in (self, other)])
+            for name in ("bins", "luck", "rows")
+        )
+        return Drawn(self.quota, *both)._drawn()
+
+    def _drawn(self) -> Drawn:
+        order = np.lexsort((self.luck, self.bins))
+        bins = self.bins[order]
+        begin = np.flatnonzero(np.diff(bins, prepend=-1))
+        lengths = np.diff(begin, append=len(bins))
+        rank = np.arange(len(bins)) - np.repeat(begin, lengths)
+        order = order[rank < self.quota[bins]]
+        return Drawn(self.quota, self.bins[order], self.luck[order], self.rows[order])
+
+
+def _uniform(numbers: Indices) -> Array:
+    """Numbers in (0, 1) that look random: integers, scrambled (SplitMix64)."""
+    x = numbers.astype(np.uint64) + np.uint64(1)
+    with np.errstate(over="ignore"):
+        x *= np.uint64(0x9E3779B97F4A7C15)
+        x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    x ^= x >> np.uint64(31)
+    return ((x >> np.uint64(12)) + 0.5) / 2.0**52

@@ -1,0 +1,452 @@
+"""Rows of Dask arrays: columns that stay with the blocks, and what travels.
+
+With Dask's scheduler in the calling thread; clusters are in `test_distributed.py`.
+"""
+
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
+
+from sklearn_mm import (
+    ContrastiveHebbianClassifier,
+    ContrastiveHebbianRegressor,
+    HalfQuadraticRobustRegressor,
+)
+from sklearn_mm._robust.start import sample
+from sklearn_mm._rows import blocks, ranks
+from sklearn_mm._rows.blocks import BlockColumn
+from sklearn_mm._rows.sources import MappedRows, lazy_rows
+from sklearn_mm._rows.statistics import weighted_median
+from sklearn_mm._rows.table import RowNumbers, Rows, SumOver
+
+dask = pytest.importorskip("dask")
+da = pytest.importorskip("dask.array")
+
+ROWS, BLOCK = 9_000, 2_000
+
+
+@pytest.fixture(autouse=True)
+def scheduler():
+    with dask.config.set(scheduler="synchronous"):
+        yield
+
+
+@pytest.fixture
+def trips(monkeypatch):
+    """What is sent to the scheduler: tasks of each graph."""
+    made = []
+    for name in ("compute", "persist"):
+        original = getattr(dask, name)
+
+        def counted(*collections, original=original, **kwargs):
+            made.append(len(collections))
+            return original(*collections, **kwargs)
+
+        monkeypatch.setattr(dask, name, counted)
+    return made
+
+
+def in_blocks(X, size=BLOCK):
+    return da.from_array(X, chunks=(size, *(-1 for _ in X.shape[1:])))
+
+
+def rows_of(n=23, size=5):
+    X = np.arange(2.0 * n).reshape(n, 2)
+    return X, Rows.of(lazy_rows(in_blocks(X, size)))
+
+
+def make_data(n_rows=ROWS, n_outputs=None):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(n_rows, 6))
+    shape = (6,) if n_outputs is None else (6, n_outputs)
+    y = X @ rng.normal(size=shape)
+    y += 0.1 * rng.normal(size=y.shape)
+    y[::4] += 9.0
+    return X, y
+
+
+def robust(X, y, sample_weight=None, **params):
+    model = HalfQuadraticRobustRegressor(chunk_size=BLOCK, random_state=0, **params)
+    return model.fit(X, y, sample_weight)
+
+
+def sums_of(*columns):
+    return tuple(column.sum() for column in columns)
+
+
+class TestColumns:
+    def test_a_column_is_computed_when_it_is_needed(self, trips):
+        X, rows = rows_of()
+        column = rows.fill(None, np.sum, args=(1,))
+        twice = rows.beside.fill(None, np.multiply, column, args=(2.0,))
+        assert trips == []
+        assert rows.beside.sum(np.sum, twice) == 2 * X.sum()
+        assert len(trips) == 1
+        assert column.parts is None and twice.parts is None
+
+    def test_a_column_that_is_kept_is_computed_once(self):
+        calls = []
+
+        def counted(x):
+            calls.append(len(x))
+            return x.sum(axis=1)
+
+        X, rows = rows_of()
+        column = rows.keep(rows.fill(None, counted))
+        once_more = rows.keep(rows.beside.fill(None, np.negative, column))
+        for _ in range(3):
+            assert rows.beside.sum(np.sum, once_more) == -X.sum()
+        assert sorted(calls) == [3, 5, 5, 5, 5]
+        assert column.function is None and column.columns == ()  # lets go of the rest
+
+    def test_sums_take_one_trip(self, trips):
+        X, rows = rows_of()
+        column = rows.place(np.arange(23.0))
+        trips.clear()
+        first, second = rows.sums(
+            SumOver(np.sum), SumOver(np.sum, (column,), reads_rows=False)
+        )
+        assert (first, second) == (X.sum(), 23 * 11)
+        assert trips == [1]
+
+    def test_sums_of_tuples_and_of_many_blocks(self):
+        X, rows = rows_of(100, 1)  # more than are added up at a time
+        total, number = rows.sum(lambda x: (x.sum(axis=0), len(x)))
+        assert_allclose(total, X.sum(axis=0))
+        assert number == 100
+
+    def test_rows_and_entries_are_taken_in_order(self):
+        X, rows = rows_of()
+        column = rows.place(np.arange(23.0))
+        index = np.array([22, 0, 5, 5, 21, 4])
+        for found in (
+            rows.take(index, column),
+            Rows.of(X).take(index, np.arange(23.0)),
+        ):
+            assert_array_equal(found[0], X[index])
+            assert_array_equal(found[1], index)
+        (alone,) = rows.beside.take(index, column)
+        assert_array_equal(alone, index)
+
+    def test_constants_and_numbers_of_rows_do_not_travel(self):
+        _, rows = rows_of()
+        ones = np.broadcast_to(1.0, 23)
+        assert rows.place(ones) is ones
+        assert rows.total(ones) == 23.0
+        assert rows.beside.sum(np.dot, ones, RowNumbers()) == 253
+        assert Rows(None, 23, 4).sum(np.dot, ones, RowNumbers()) == 253
+
+    def test_arrays_of_any_kind_become_columns(self):
+        _, rows = rows_of()
+        values = np.arange(23.0)
+        for given_ in (values, da.from_array(values, chunks=7)):
+            column = rows.place(given_)
+            assert isinstance(column, BlockColumn)
+            assert column.shape == (23,)
+            assert rows.place(column) is column
+            assert_array_equal(list(rows.beside.map(len, column)), [5, 5, 5, 5, 3])
+            assert_array_equal(rows.output(column, float), values)
+
+    def test_columns_that_are_not_placed_are_not_mixed_up(self):
+        _, rows = rows_of()
+        first, second = np.arange(23.0), np.arange(23.0) ** 2
+        mapped = MappedRows(first, np.negative, 1, np.dtype(float))
+        wanted = (-first.sum(), second.sum(), first.sum())
+        for _ in range(5):
+            assert rows.beside.sum(sums_of, mapped, second, first) == wanted
+
+    def test_output_is_a_dask_array_of_kept_blocks(self):
+        X, rows = rows_of()
+        out = rows.output(rows.fill(None, np.sum, args=(1,)), np.float64)
+        assert isinstance(out, da.Array)
+        assert out.chunks == ((5, 5, 5, 5, 3),)
+        assert_array_equal(out.compute(), X.sum(axis=1))
+
+
+class TestRanks:
+    @given(
+        seed=st.integers(0, 10_000),
+        n=st.integers(2, 400),
+        kind=st.sampled_from(["spread", "rounded", "half equal", "negative"]),
+        weighted=st.booleans(),
+        few=st.sampled_from([0, 20, 10**5]),
+    )
+    def test_median_is_that_of_all_rows(self, seed, n, kind, weighted, few):
+        rng = np.random.default_rng(seed)
+        y = rng.normal(size=n) * 10.0 ** rng.integers(-9, 9)
+        if kind == "rounded":
+            y = np.round(y)
+        if kind == "half equal":
+            y[: n // 2] = -7.0
+        if kind == "negative":
+            y = -np.abs(y)
+        weight = np.broadcast_to(1.0, n)
+        if weighted:
+            weight = rng.integers(0, 4, n).astype(float)
+            weight[0] = 1.0
+        rows = Rows.of(lazy_rows(da.ones((n, 1), chunks=(max(1, n // 5), -1))))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(ranks, "_FEW_ROWS", few)
+            found = ranks.medians(rows, rows.place(y[:, None]), rows.place(weight), 1)
+        assert_array_equal(found, weighted_median(y[:, None], weight))
+
+    @given(seed=st.integers(0, 10_000))
+    def test_histograms_add_up(self, seed):
+        rng = np.random.default_rng(seed)
+        keys = rng.integers(-5, 40, 60) * rng.choice([1, 10_000])
+        weight = rng.integers(0, 3, 60).astype(float)
+        whole = ranks.Histogram.of(keys, weight)
+        cut = int(rng.integers(0, 61))
+        parts = [
+            ranks.Histogram.of(k, w)
+            for k, w in ((keys[:cut], weight[:cut]), (keys[cut:], weight[cut:]))
+        ]
+        added = parts[0] + parts[1]
+        assert added.low == whole.low
+        added = pickle.loads(pickle.dumps(added))
+        assert_array_equal(added.mass, whole.mass)
+        assert_array_equal(added.count, whole.count)
+        assert whole.count.sum() == 60
+
+    def test_rows_are_drawn_by_their_weight(self):
+        n = 40_000
+        weight = np.where(np.arange(n) % 2, 3.0, 1.0)
+        bins, quota = np.zeros(n, dtype=int), np.array([4_000])
+        parts = [
+            ranks.Drawn.of(quota, bins[i::7], weight[i::7], np.arange(n)[i::7])
+            for i in range(7)
+        ]
+        drawn = sum(parts[1:], start=parts[0])
+        whole = ranks.Drawn.of(quota, bins, weight, np.arange(n))
+        assert_array_equal(np.sort(drawn.rows), np.sort(whole.rows))
+        assert len(set(drawn.rows)) == 4_000
+        heavy = np.mean(drawn.rows % 2)
+        assert abs(heavy - 0.74) < 0.03  # a little less than 3/4: without replacement
+
+    def test_a_drawn_sample_decides_as_a_systematic_one(self, monkeypatch):
+        X, y = make_data(30_000)
+        expected = robust(X, y)
+        monkeypatch.setattr(sample, "_MOST_ROWS", 100)
+        drawn = robust(X, y)
+        assert_allclose(drawn.scale_, expected.scale_, rtol=0.01)
+        assert_allclose(drawn.coef_, expected.coef_, atol=1e-3)
+        assert_array_equal(robust(in_blocks(X), in_blocks(y)).coef_, drawn.coef_)
+
+
+class TestRobust:
+    @pytest.mark.parametrize("n_outputs", [None, 2])
+    @pytest.mark.parametrize("n_rows", [ROWS, 30_000])  # with and without a kept matrix
+    def test_blocks_that_are_chunks_give_the_same_bits(self, n_rows, n_outputs):
+        X, y = make_data(n_rows, n_outputs)
+        local = robust(X, y)
+        model = robust(in_blocks(X), in_blocks(y, 1_300))
+        assert_array_equal(model.coef_, local.coef_)
+        assert_array_equal(model.scale_, local.scale_)
+        for name in ("weights_", "inlier_mask_"):
+            rows = getattr(model, name)
+            assert isinstance(rows, da.Array)
+            assert rows.dtype == getattr(local, name).dtype
+            assert_array_equal(rows.compute(), getattr(local, name))
+        assert_array_equal(model.history_.upper_bound, local.history_.upper_bound)
+
+    @pytest.mark.parametrize(
+        "params",
+        [
+            {},
+            {"criterion": "sudemm"},
+            {"alpha": 2.0},
+            {"init": "ols", "scale": 0.1},
+            {"init": np.ones(6)},
+            {"fit_intercept": False},
+            {"scale": 0.1},
+        ],
+        ids=str,
+    )
+    def test_any_parameters_and_weights(self, params):
+        X, y = make_data(12_000)
+        weight = np.random.default_rng(1).random(12_000)
+        weight[::3] = 0.0
+        local = robust(X, y, weight, **params)
+        model = robust(in_blocks(X), in_blocks(y), in_blocks(weight, 999), **params)
+        assert_allclose(model.coef_, local.coef_, rtol=1e-10, atol=1e-12)
+        assert_allclose(model.scale_, local.scale_, rtol=1e-10)
+
+    def test_neither_X_nor_y_is_gathered(self, monkeypatch):
+        X, y = (in_blocks(part) for part in make_data())
+        for name in ("compute", "__array__"):
+            monkeypatch.setattr(da.Array, name, None)
+        robust(X, y)
+
+    def test_what_travels_does_not_grow_with_the_rows(self, monkeypatch):
+        def bytes_of_sums(n_rows):
+            """Bytes of every sum that comes back but for histograms of targets."""
+            sizes, original = [], blocks._value
+
+            def measured(persisted):
+                value = original(persisted)
+                if "Histogram" not in repr(value):
+                    sizes.append(len(pickle.dumps(value)))
+                return value
+
+            monkeypatch.setattr(blocks, "_value", measured)
+            X, y = make_data(n_rows)
+            size = n_rows // 8
+            X, y = in_blocks(X, size), in_blocks(y, size)
+            robust(X, y, init=start, scale=0.1)
+            monkeypatch.undo()
+            return sizes
+
+        start = robust(*make_data()).coef_
+        few, many = bytes_of_sums(16_000), bytes_of_sums(128_000)
+        assert max(few) == max(many) < 2_000  # a Gram matrix
+        assert set(few) == set(many)
+
+    def test_targets_may_be_local(self):
+        X, y = make_data()
+        local = robust(X, y)
+        assert_array_equal(robust(in_blocks(X), y).coef_, local.coef_)
+
+    def test_blocks_of_any_shape(self):
+        X, y = make_data()
+        local = robust(X, y)
+        ragged = da.from_array(X, chunks=((10, 3_000, 1, 5_989), (4, 2)))
+        assert_allclose(robust(ragged, in_blocks(y)).coef_, local.coef_, rtol=1e-9)
+        mixed = da.concatenate(
+            [in_blocks(X[:4_000]), in_blocks(X[4_000:].astype(np.float32))]
+        )
+        assert_allclose(robust(mixed, in_blocks(y)).coef_, local.coef_, rtol=1e-3)
+        single = robust(in_blocks(X.astype(np.float32)), in_blocks(y))
+        assert single.coef_.dtype == np.float32
+        assert_allclose(single.coef_, local.coef_, rtol=1e-3)
+
+    def test_fitted_models_pickle_without_results_for_rows(self):
+        X, y = make_data()
+        model = robust(in_blocks(X), in_blocks(y))
+        again = pickle.loads(pickle.dumps(model))
+        assert_array_equal(again.coef_, model.coef_)
+        assert not hasattr(again, "weights_") and not hasattr(again, "inlier_mask_")
+        assert_array_equal(again.predict(X), model.predict(in_blocks(X)))
+        assert hasattr(model, "weights_")
+
+
+class TestFrames:
+    def test_names_are_kept(self):
+        pd = pytest.importorskip("pandas")
+        dd = pytest.importorskip("dask.dataframe")
+        X, y = make_data()
+        names = [f"column {i}" for i in range(6)]
+        table = pd.DataFrame(X, columns=names).assign(y=y)
+        frame = dd.from_pandas(table, npartitions=4)
+        local = robust(table[names], y)
+        model = robust(frame[names], frame["y"])
+        assert_array_equal(model.feature_names_in_, names)
+        assert_allclose(model.coef_, local.coef_, rtol=1e-10)
+        assert isinstance(model.weights_, da.Array)
+        with pytest.raises(ValueError, match="feature names"):
+            model.predict(frame[names[::-1]])
+
+
+class TestBadInput:
+    def fit(self, X, y, sample_weight=None):
+        model = HalfQuadraticRobustRegressor()
+        try:
+            model.fit(X, y, sample_weight)
+        finally:
+            assert not hasattr(model, "coef_") and not hasattr(model, "n_features_in_")
+
+    @pytest.mark.parametrize(
+        ("value", "kind"),
+        [(np.nan, "NaN"), (np.inf, "infinity"), (-np.inf, "infinity")],
+    )
+    def test_the_place_of_what_is_not_finite(self, value, kind):
+        X, y = make_data()
+        X[5_003, 4] = value
+        place = r"row 5003, column 4 \(block 2\)"
+        with pytest.raises(ValueError, match=f"Input X contains {kind}.*{place}"):
+            self.fit(in_blocks(X), in_blocks(y))
+        X, y = make_data()
+        y[4_001] = value
+        with pytest.raises(ValueError, match=rf"Input y contains {kind}.*row 4001"):
+            self.fit(in_blocks(X), in_blocks(y))
+        network = ContrastiveHebbianRegressor((3,), batch_size=None)
+        with pytest.raises(ValueError, match=rf"Input y contains {kind}.*row 4001"):
+            network.fit(in_blocks(X), in_blocks(y))
+
+    def test_lengths(self):
+        X, y = make_data()
+        X, y = in_blocks(X), in_blocks(y)
+        unknown = y[y > 0]
+        with pytest.raises(ValueError, match=r"y\.compute_chunk_sizes"):
+            self.fit(X, unknown)
+        with pytest.raises(ValueError, match=r"X\.compute_chunk_sizes"):
+            self.fit(X[X[:, 0] > 0], y)
+        with pytest.raises(ValueError, match="inconsistent numbers of samples"):
+            self.fit(X, y[:-1])
+        with pytest.raises(ValueError, match="inconsistent numbers of samples"):
+            self.fit(X, y, y[:-1])
+        with pytest.raises(ValueError, match="y must hold numbers"):
+            self.fit(X, y.astype(str))
+
+    @pytest.mark.parametrize("weight", [-1.0, np.nan, 0.0])
+    def test_weights(self, weight):
+        X, y = make_data()
+        weight = da.full(len(y), weight, chunks=3_000)
+        with pytest.raises(ValueError, match=r"[Ss]ample.weight"):
+            self.fit(in_blocks(X), in_blocks(y), weight)
+
+
+@pytest.mark.filterwarnings("ignore:Contrastive.*did not converge")
+class TestNetworks:
+    @pytest.mark.parametrize("criterion", ["sudemm", "regemm"])
+    def test_full_batches(self, criterion):
+        X, y = make_data(3_000)
+        params = {"criterion": criterion, "batch_size": None, "max_iter": 4, "tol": 0.0}
+        params |= {"chunk_size": 500, "random_state": 0}
+        X_blocks, y_blocks = in_blocks(X, 500), in_blocks(y, 700)
+        local = ContrastiveHebbianClassifier((8, 5), **params).fit(X, y > 0)
+        model = ContrastiveHebbianClassifier((8, 5), **params).fit(
+            X_blocks, y_blocks > 0
+        )
+        for first, second in zip(model.coefs_, local.coefs_, strict=True):
+            assert_array_equal(first, second)
+        assert_array_equal(model.classes_, [False, True])
+        assert model.bounds(X_blocks, y_blocks > 0) == local.bounds(X, y > 0)
+        local = ContrastiveHebbianRegressor((8, 5), **params).fit(X, y)
+        model = ContrastiveHebbianRegressor((8, 5), **params).fit(X_blocks, y_blocks)
+        for first, second in zip(model.coefs_, local.coefs_, strict=True):
+            assert_allclose(first, second, rtol=1e-9, atol=1e-12)
+
+    def test_mini_batches_read_each_block_once_an_epoch(self):
+        X, y = make_data(2_000)
+        read = []
+
+        def counted(block):
+            read.append(len(block))
+            return block
+
+        def fit(targets, max_iter):
+            blocks = in_blocks(X, 250).map_blocks(counted, meta=X[:0])
+            read.clear()
+            model = ContrastiveHebbianClassifier(
+                (8,), batch_size=50, max_iter=max_iter, tol=0.0, random_state=0
+            ).fit(blocks, targets)
+            return model, list(read)
+
+        model, few = fit(in_blocks(y > 0, 300), 2)
+        _, more = fit(in_blocks(y > 0, 300), 5)
+        assert sum(more) - sum(few) == 3 * 2_000
+        assert max(more) <= 250
+        local, _ = fit(y > 0, 2)
+        assert_array_equal(model.coefs_[0], local.coefs_[0])
+
+    def test_class_weights_need_labels_in_memory(self):
+        X, y = (in_blocks(part) for part in make_data())
+        model = ContrastiveHebbianClassifier((3,), class_weight="balanced")
+        with pytest.raises(ValueError, match="class_weight needs y in memory"):
+            model.fit(X, y > 0)
+        with pytest.raises(ValueError, match="Unknown label type"):
+            ContrastiveHebbianClassifier((3,)).fit(X, y)
