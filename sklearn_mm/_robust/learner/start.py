@@ -89,7 +89,7 @@ def robust_start(learner: OutOfFold, targets: Targets, plain: Array) -> Array:
             scale = np.maximum(scale, targets.resolution)
             z += np.square((r - centre) / scale) / residual.shape[1]
         confidence = kernel.weight(z)
-        # Narrow weights are small ones, beside which the penalty of a ridge would grow.
+        # Weights of a narrow kernel are small: a penalty would count for more.
         confidence /= np.average(confidence, weights=targets.weight)
         prediction = learner.predict(targets.y, targets.times(confidence))
     return prediction
