@@ -12,7 +12,8 @@ Refine camera poses and 3D points from image observations, some of which are wro
 FILE is in the format of Bundle Adjustment in the Large (BAL), plain or .bz2. Without it
 a synthetic scene is made. Observations of points behind their camera are dropped, with
 a warning that counts them. `--compare` runs all methods; `--plot` draws the robust cost
-over the iterations, and the point cloud before and after.
+over the iterations, the refined scene with its cameras and with what was rejected, and
+the errors before and after.
 
 Robust cost J after 100 iterations of the three BAL scenes that the tests know, metric
 (intrinsics fixed), smooth truncated quadratic kernel::
@@ -35,10 +36,15 @@ the paper's constants (``--method paper``), which tighten weights faster and end
 (Ladybug-49, tau 1, after 20 iterations: 2137 instead of 2395, where the graduated
 scheme is at 3028). The default was chosen among 0.05, 0.1, 0.15, 0.2 and 0.25 on these
 scenes and on small curve fits; 0.1 and 0.2 end within 1.5 % of it everywhere. A
-graduated scheme with 4 instead of 8 rounds a level (``criteria.Graduated()``) ends at
+graduated scheme with 4 instead of 8 rounds per level (``criteria.Graduated()``) ends at
 2084.8, 838.1, 4488.7, 1301.1, 12389.9 and 3435.5. About two in five steps of the joint
 scheme are rejected; other dampings, and damping relative to the system before the
 elimination, did not help.
+
+Scenes that chose nothing, ``--seed 1`` to 5 and ``--outliers`` 0.15 to 0.6 of the
+synthetic scene: ReGeMM ends at 0.993 to 1.010 times the better graduated scheme in the
+mean over seeds, 1.012 at worst (tau 1, 60 % outliers); the paper's constants at 0.998
+to 1.008; IRLS at 1.3 to 2.1.
 
 With ``--pixel-distortion`` Trafalgar-21 at tau 1 starts at 6078.2 and ends at 3425.5
 (ReGeMM) and 3475.1 (1/2); the graduated scheme ends at 3441.6.
@@ -51,6 +57,7 @@ import json
 
 import bal
 import numpy as np
+from scipy.spatial.transform import Rotation
 
 from sklearn_mm import criteria
 
@@ -104,38 +111,75 @@ def print_table(rows):
         )
 
 
-def plot(path, rows, before, after, title):
-    """Cost over iterations, and the points seen from above before and after."""
+def plot(path, rows, before, after, tau):
+    """Cost over iterations, the scene from above, and errors before and after."""
     import matplotlib.pyplot as plt
 
-    figure, (left, *clouds) = plt.subplots(1, 3, figsize=(15, 4.5))
+    figure, axes = plt.subplots(1, 3, figsize=(14, 4.4), layout="constrained")
+    left, middle, right = axes
     for row in rows:
         left.plot(row["costs"], label=METHODS[row["method"]])
-    left.set(xlabel="iteration", ylabel="robust cost J", yscale="log", title=title)
+    left.set(xlabel="iteration", ylabel="robust cost J", yscale="log")
+    left.set_title(f"Robust cost, τ = {tau:g} px")
     left.legend()
-    # The same window for both, which far points do not decide.
-    low, high = np.percentile(before.points, [5, 95], axis=0)
-    margin = 0.25 * (high - low)
-    for axes, scene, name in zip(
-        clouds, (before, after), ("before", "after"), strict=True
-    ):
-        axes.scatter(scene.points[:, 0], scene.points[:, 2], s=1)
-        axes.set(
-            title=name,
-            xlim=(low[0] - margin[0], high[0] + margin[0]),
-            ylim=(low[2] - margin[2], high[2] + margin[2]),
-            xlabel="x",
-            ylabel="z",
-        )
-    figure.tight_layout()
-    figure.savefig(path, dpi=120)
+    errors = [reprojection_errors(scene) for scene in (before, after)]
+    rejected = errors[1] > tau
+    plot_from_above(middle, after, rejected)
+    bins = np.geomspace(1e-2, 1e2, 80)
+    right.hist(errors[0], bins, label="before", histtype="step", color="0.3")
+    right.hist(errors[1], bins, label="after", alpha=0.6)
+    right.axvline(tau, color="C3", linestyle="--", label=f"τ = {tau:g} px")
+    right.set(xscale="log", xlabel="reprojection error (px)", ylabel="observations")
+    right.set_title(f"{rejected.mean():.0%} of the observations rejected")
+    right.legend()
+    figure.savefig(path, dpi=75)
     plt.close(figure)
+
+
+def reprojection_errors(problem):
+    """Distance of each observation from its point's image, in pixels."""
+    model = bal.Reprojection(problem)
+    return np.hypot(*model.fun(model.x0).reshape(-1, 2).T)
+
+
+def plot_from_above(ax, problem, rejected):
+    """Points and cameras on the plane in which the scene extends most."""
+    # Points by the share of their observations that was rejected.
+    seen = np.bincount(problem.point_index, minlength=len(problem.points))
+    lost = np.bincount(problem.point_index, rejected, minlength=len(problem.points))
+    share = lost / np.maximum(seen, 1)
+    # In BAL a camera at R, t sees R X + t, from its centre -R't, along -R'e_z.
+    turn = Rotation.from_rotvec(problem.cameras[:, :3]).inv()
+    centres = turn.apply(-problem.cameras[:, 3:6])
+    views = turn.apply([0.0, 0.0, -1.0])
+    # Windows that far points do not decide.
+    middle = np.median(problem.points, axis=0)
+    far = np.percentile(np.abs(problem.points - middle), 90, axis=0)
+    near = (np.abs(problem.points - middle) <= 3 * far).all(axis=1)
+    _, _, directions = np.linalg.svd(problem.points[near] - middle, full_matrices=False)
+    flat, where, look = (
+        array @ directions[:2].T
+        for array in (problem.points - middle, centres - middle, views)
+    )
+    order = np.flatnonzero(near)[np.argsort(share[near])]  # the worst on top
+    dots = ax.scatter(*flat[order].T, c=share[order], s=2, cmap="coolwarm", vmax=1)
+    ax.figure.colorbar(dots, ax=ax, label="share of rejected observations")
+    size = 0.06 * np.ptp(flat[near], axis=0).max()
+    style = {"angles": "xy", "scale_units": "xy", "scale": 1, "width": 0.003}
+    ax.quiver(*where.T, *(size * look).T, color="0.3", **style)
+    ax.plot(*where.T, "k.", markersize=3, label="cameras")
+    ax.set(title="Points and cameras, refined", xticks=[], yticks=[], aspect="equal")
+    ax.legend(loc="upper right")
 
 
 def parse(argv):
     """Command line."""
     parser = argparse.ArgumentParser(description="Robust bundle adjustment.")
     parser.add_argument("file", nargs="?", help="BAL file; a synthetic scene if absent")
+    parser.add_argument("--seed", type=int, default=0, help="of the synthetic scene")
+    parser.add_argument(
+        "--outliers", type=float, default=0.15, help="their share there"
+    )
     parser.add_argument("--method", choices=sorted(METHODS), default="regemm")
     parser.add_argument("--compare", action="store_true", help="run all methods")
     parser.add_argument("--tau", type=float, default=1.0, help="kernel width in pixels")
@@ -160,7 +204,11 @@ def main(argv=None):
     """Read or make a scene, adjust it, report."""
     args = parse(argv)
     try:
-        problem = bal.read_bal(args.file) if args.file else bal.synthetic_scene()
+        problem = (
+            bal.read_bal(args.file)
+            if args.file
+            else bal.synthetic_scene(outliers=args.outliers, random_state=args.seed)
+        )
     except (OSError, ValueError) as error:
         raise SystemExit(f"error: {error}") from None
     if args.pixel_distortion:
@@ -188,7 +236,7 @@ def main(argv=None):
     if args.output:
         bal.write_bal(args.output, refined)
     if args.plot:
-        plot(args.plot, rows, problem, refined, f"tau = {args.tau:g} px")
+        plot(args.plot, rows, problem, refined, args.tau)
     return rows
 
 

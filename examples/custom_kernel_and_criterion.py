@@ -76,13 +76,19 @@ for name, model in models.items():
         f"{name:8s} coefficients {model.coef_.round(2)} in {model.n_iter_} iterations"
     )
 
-figure, (left, *axes) = plt.subplots(1, 3, figsize=(11, 3.4), layout="constrained")
+# %%
+# The criterion of our own asks for a small gap at once, and so the first updates trust
+# the poor start; ReGeMM begins with a wide gap, and needs half as many updates.
+figure, axes = plt.subplots(1, 3, figsize=(11, 3.6), layout="constrained")
 r = np.linspace(0, 1.5, 200)
-left.plot(r, kernel.loss(r**2), label="loss")
-left.plot(r, kernel.weight(r**2), label="weight")
-left.set(xlabel="residual / width", title="the kernel")
-left.legend()
-for ax, (name, model) in zip(axes, models.items(), strict=True):
+axes[0].plot(r, kernel.loss(r**2), label="loss")
+axes[0].plot(r, kernel.weight(r**2), label="weight")
+axes[0].set(xlabel="residual / width", title="The kernel")
+axes[0].legend()
+for ax, (name, model) in zip(axes[1:], models.items(), strict=True):
     ConvergenceDisplay.from_estimator(model, ax=ax)
-    ax.set_title(f"criterion: {name}")
+    ax.set(title=f"Bounds, criterion: {name}", yscale="log")
+low, high = zip(*(ax.get_ylim() for ax in axes[1:]), strict=True)
+for ax in axes[1:]:
+    ax.set_ylim(min(low), max(high))
 plt.show()

@@ -16,7 +16,7 @@ from sklearn.linear_model import (
     TheilSenRegressor,
 )
 
-from sklearn_mm import ConvergenceDisplay, HalfQuadraticRobustRegressor
+from sklearn_mm import HalfQuadraticRobustRegressor
 
 # %%
 # Data with 40 % outliers
@@ -72,12 +72,17 @@ for name, peer in peers.items():
     print(f"{name:30s} {error:18.3f} {seconds:8.2f}")
 
 # %%
-# A picture of the certified bounds
-# ---------------------------------
+# What the fit made of each row
+# -----------------------------
+# Residuals against predictions: the inliers in their band, shifted rows above it, and
+# the cluster of leverage points far below.
 try:
     import matplotlib.pyplot as plt
+
+    from sklearn_mm import RobustFitDisplay
 except ImportError:
-    print('\nTo see the bounds close: pip install "sklearn-mm[plot]", and run again')
+    print('\nTo see the outliers: pip install "sklearn-mm[plot]", and run again')
 else:
-    ConvergenceDisplay.from_estimator(model)
+    display = RobustFitDisplay.from_estimator(model, X, y)
+    display.ax_.set_title("Residuals of a robust fit, 40 % outliers")
     plt.show()

@@ -47,10 +47,8 @@ of your own kernels and criteria::
 
 from sklearn_mm import baselines, criteria, kernels, losses, metrics, solver
 from sklearn_mm._convergence_display import ConvergenceDisplay
-from sklearn_mm._hebbian.estimators import (
-    ContrastiveHebbianClassifier,
-    ContrastiveHebbianRegressor,
-)
+from sklearn_mm._hebbian.classifier import ContrastiveHebbianClassifier
+from sklearn_mm._hebbian.regressor import ContrastiveHebbianRegressor
 from sklearn_mm._robust.block_structure import BlockStructure
 from sklearn_mm._robust.curve_fit import robust_curve_fit
 from sklearn_mm._robust.display import RobustFitDisplay

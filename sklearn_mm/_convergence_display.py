@@ -1,4 +1,4 @@
-"""How the certified bounds of a fit closed, as a picture."""
+"""Displays how the certified bounds of a fit closed."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ _WIDE = 10.0
 _FEW = 30
 # Bounds of a run that diverged are cut here, before margins of the axis overflow.
 _HUGE = 1e200
+# Smallest gap that is drawn, relative to the upper bound; objectives of zero.
+_ROUNDING, _TINY = 1e-16, 1e-300
 
 
 class ConvergenceDisplay:
@@ -50,11 +52,14 @@ class ConvergenceDisplay:
     effort_lines_ : list of matplotlib Artist
         Effort of each history; empty if there is but one axes.
 
+    gap_lines_ : list of matplotlib Artist
+        Relative gap of each history; empty if there are fewer than three axes.
+
     ax_ : matplotlib Axes
         Axes with the bounds.
 
     axes_ : ndarray of matplotlib Axes
-        Axes with the bounds and, if there are two, with the effort.
+        Axes with the bounds and, if there are more, with the effort and the gap.
 
     figure_ : matplotlib Figure
         Figure that holds the axes.
@@ -114,9 +119,11 @@ class ConvergenceDisplay:
             Number of consecutive updates whose bounds are averaged to a point. Means of
             bounds are bounds of the mean objective.
 
-        ax : matplotlib Axes or array-like of two, default=None
-            Where to draw: bounds on the first, effort on the second. One axes gets the
-            bounds only; None makes a new figure with both.
+        ax : matplotlib Axes or array-like of two or three, default=None
+            Where to draw: bounds on the first, effort on the second, and on the third
+            the gap between the bounds relative to the upper one, for fits whose bounds
+            are too close to be told apart. One axes gets the bounds only; None makes a
+            new figure with bounds and effort.
 
         line_kwargs : dict, default=None
             Keywords for matplotlib's `plot`.
@@ -179,9 +186,11 @@ class ConvergenceDisplay:
 
         Parameters
         ----------
-        ax : matplotlib Axes or array-like of two, default=None
-            Where to draw: bounds on the first, effort on the second. One axes gets the
-            bounds only; None makes a new figure with both.
+        ax : matplotlib Axes or array-like of two or three, default=None
+            Where to draw: bounds on the first, effort on the second, and on the third
+            the gap between the bounds relative to the upper one, for fits whose bounds
+            are too close to be told apart. One axes gets the bounds only; None makes a
+            new figure with bounds and effort.
 
         x : {"auto", "updates", "epochs", "passes"}, default="auto"
             What is counted along the axis, see :meth:`from_estimator`.
@@ -212,8 +221,8 @@ class ConvergenceDisplay:
                 2, 1, sharex=True, height_ratios=(3, 1), layout="constrained"
             )
         self.axes_ = np.atleast_1d(ax)
-        if self.axes_.shape not in ((1,), (2,)):
-            raise ValueError(f"ax must be one or two axes, got {self.axes_.size}.")
+        if self.axes_.shape not in ((1,), (2,), (3,)):
+            raise ValueError(f"ax must be one to three axes, got {self.axes_.size}.")
         self.ax_ = self.axes_[0]
         self.figure_ = self.ax_.figure
         line_kwargs = normalize_kwargs(line_kwargs or {}, Line2D)
@@ -225,9 +234,10 @@ class ConvergenceDisplay:
             )
             x = "epochs" if batches else "updates"
 
-        self.lines_, self.gaps_, self.effort_lines_ = [], [], []
+        self.lines_, self.gaps_ = [], []
+        self.effort_lines_, self.gap_lines_ = [], []
         curves = [_curves(history, x, average) for history in self.histories]
-        for (along, upper, lower, effort), label in zip(
+        for (along, upper, lower, effort, gap), label in zip(
             curves, self._labels(), strict=True
         ):
             style = {"marker": "." if len(along) <= _FEW else "", **line_kwargs}
@@ -235,11 +245,15 @@ class ConvergenceDisplay:
             style["color"] = top.get_color()
             (bottom,) = self.ax_.plot(along, lower, **{**style, "linestyle": "--"})
             shade = {"color": top.get_color(), "alpha": 0.2, "linewidth": 0}
-            gap = self.ax_.fill_between(along, lower, upper, **{**shade, **fill_kwargs})
+            area = self.ax_.fill_between(
+                along, lower, upper, **{**shade, **fill_kwargs}
+            )
             self.lines_ += [top, bottom]
-            self.gaps_.append(gap)
-            for axes in self.axes_[1:]:
+            self.gaps_.append(area)
+            for axes in self.axes_[1:2]:
                 self.effort_lines_ += axes.plot(along, effort, **style)
+            for axes in self.axes_[2:]:
+                self.gap_lines_ += axes.plot(along, gap, **style)
         self._set_scale(curves)
         self._annotate(x)
         return self
@@ -269,9 +283,9 @@ class ConvergenceDisplay:
 
     def _set_scale(self, curves):
         """Logarithmic where bounds fall far; a lower bound of zero is at the edge."""
-        values = np.concatenate([np.r_[upper, lower] for _, upper, lower, _ in curves])
+        values = np.concatenate([np.r_[upper, lower] for _, upper, lower, *_ in curves])
         positive = values[values > 0]
-        uppers = np.concatenate([upper for _, upper, _, _ in curves])
+        uppers = np.concatenate([upper for _, upper, *_ in curves])
         if uppers.min() > 0 and uppers.max() > _WIDE * uppers.min():
             self.ax_.set_yscale("log")
             if (values <= 0).any():
@@ -284,7 +298,9 @@ class ConvergenceDisplay:
         label = _TRIALS if x == "passes" and not networks else _LABELS[x]
         self.ax_.set_ylabel("objective")
         self.axes_[-1].set_xlabel(label)
-        for axes in self.axes_[1:]:
+        for axes in self.axes_[2:]:
+            axes.set(ylabel="gap / upper\nbound", yscale="log")
+        for axes in self.axes_[1:2]:
             if networks:
                 axes.set_ylabel("passes per\nupdate")
             else:
@@ -324,7 +340,7 @@ def _name(fit, i):
 
 
 def _curves(history, x, average):
-    """Abscissa, bounds and effort; means over epochs or consecutive updates."""
+    """Abscissa, bounds, effort and gap; means over epochs or consecutive updates."""
     effort = history.get("passes", history["effort"])
     rows = np.arange(len(effort))
     group = history["epoch"] if x == "epochs" else rows // average
@@ -336,6 +352,10 @@ def _curves(history, x, average):
         "epochs": group[last] + 1,
         "passes": np.cumsum(history["work"])[last],
     }[x]
-    columns = (history["upper_bound"], history["lower_bound"], effort)
-    means = (np.bincount(group, column) / count for column in columns)
-    return along, *(np.clip(mean, -_HUGE, _HUGE) for mean in means)
+    columns = (history["upper_bound"], history["lower_bound"], effort, history["gap"])
+    upper, lower, effort, gap = (
+        np.clip(np.bincount(group, column) / count, -_HUGE, _HUGE) for column in columns
+    )
+    # Bounds that agree to the last bit are drawn where rounding is.
+    gap = np.maximum(gap, _ROUNDING * np.abs(upper)) / np.maximum(np.abs(upper), _TINY)
+    return along, upper, lower, effort, gap

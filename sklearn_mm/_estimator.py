@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import functools
+import importlib.metadata
 import inspect
+import re
 import time
 import warnings
 from numbers import Integral
@@ -28,14 +31,55 @@ except ImportError:
 
 
 class DocumentedMixin:
-    """Shows the documentation of parameters and attributes in notebooks.
+    """Views in notebooks that show and link to the documentation.
 
-    scikit-learn shows them beside a link only. Until there are pages to link to, it
-    leads to a heading of the estimator's name in the notebook itself.
+    scikit-learn shows what parameters and attributes mean only next to a link. Links
+    lead to the pages whose address the package was installed with. Without an address,
+    an estimator's own view still shows the texts, but has no links.
     """
 
     _doc_link_module = "sklearn_mm"
-    _doc_link_template = "#{estimator_name}"
+
+    @property
+    def _doc_link_template(self):
+        return self.__dict__.get(_LINK) or _doc_link_template()
+
+    @_doc_link_template.setter
+    def _doc_link_template(self, value):
+        self.__dict__[_LINK] = value
+
+    def _html_repr(self):
+        if self._doc_link_template:
+            return super()._html_repr()  # type: ignore[misc]
+        shown = copy.copy(self)
+        shown._doc_link_template = _NOWHERE
+        view = super(DocumentedMixin, shown)._html_repr()  # type: ignore[misc]
+        return _DEAD_LINK.sub("", view)
+
+
+_LINK = "__doc_link_template"  # where scikit-learn keeps a template of an instance
+_NOWHERE = "#nowhere"
+# The question mark that leads to the documentation, and where names lead to.
+_DEAD_LINK = re.compile(
+    rf'<a class="sk-estimator-doc-link[^>]*href="{_NOWHERE}[^>]*>.*?</a>'
+    rf'|\s*rel="noreferrer" target="_blank" href="{_NOWHERE}[^"]*"',
+    flags=re.DOTALL,
+)
+
+
+@functools.cache
+def _doc_link_template() -> str:
+    """Pages of estimators, by the address of the site in the package's metadata."""
+    try:
+        metadata = importlib.metadata.metadata("sklearn-mm")
+    except importlib.metadata.PackageNotFoundError:  # run from a folder of sources
+        return ""
+    for entry in metadata.get_all("Project-URL") or []:
+        label, _, address = entry.partition(", ")
+        if label == "Documentation":
+            page = "reference/{estimator_module}.{estimator_name}.html"
+            return f"{address.rstrip('/')}/{page}"
+    return ""
 
 
 class PersistentMixin:

@@ -138,21 +138,27 @@ class Quadratic(Kernel):
     name: ClassVar[str] = "quadratic"
 
     def loss(self, z: ArrayLike) -> Array:
+        """``z / 2``, without limit."""
         return np.asarray(z, dtype=float) / 2
 
     def weight(self, z: ArrayLike) -> Array:
+        """One, whatever the residual."""
         return np.ones_like(np.asarray(z, dtype=float))
 
     def penalty(self, u: ArrayLike) -> Array:
+        """Zero at one, infinite below: weights are not free."""
         return np.where(np.asarray(u) >= 1.0, 0.0, np.inf)
 
     def upper_bound(self, z: ArrayLike, u: ArrayLike) -> Array:
+        """The loss itself, where weights are one."""
         return self.loss(z) + self.penalty(u)
 
     def tuning_constant(self, d: int = 1, efficiency: float = 0.95) -> float:
+        """Infinity: all widths are the same."""
         return np.inf
 
     def efficiency(self, width: float, d: int = 1) -> float:
+        """One at any width."""
         return 1.0
 
 
@@ -163,16 +169,20 @@ class SmoothTruncatedQuadratic(Kernel):
     name: ClassVar[str] = "smooth_truncated_quadratic"
 
     def loss(self, z: ArrayLike) -> Array:
+        """``(1 - (1 - z)**2) / 4`` up to ``z = 1``, and 1/4 beyond."""
         z = np.minimum(z, 1.0, dtype=float)
         return np.asarray(z * (2.0 - z) / 4)  # (1 - (1-z)**2) / 4, no cancellation
 
     def weight(self, z: ArrayLike) -> Array:
+        """``1 - z``, and zero from ``z = 1`` on."""
         return 1.0 - np.minimum(z, 1.0)
 
     def penalty(self, u: ArrayLike) -> Array:
+        """``(1 - u)**2 / 4``."""
         return np.square(np.subtract(u, 1.0)) / 4
 
     def penalty_slope(self, u: ArrayLike) -> Array:
+        """``(u - 1) / 2``."""
         return np.subtract(u, 1.0) / 2
 
 
@@ -183,17 +193,21 @@ class GemanMcClure(Kernel):
     name: ClassVar[str] = "geman_mcclure"
 
     def loss(self, z: ArrayLike) -> Array:
+        """``z / (2 * (1 + z))``, which tends to 1/2."""
         z = np.minimum(z, _HUGE)
         return np.asarray(z / (2.0 * (1.0 + z)))
 
     def weight(self, z: ArrayLike) -> Array:
+        """``1 / (1 + z)**2``."""
         # The square of the quotient: it underflows to zero where (1 + z)**2 overflows.
         return np.square(1.0 / (1.0 + np.asarray(z, dtype=float)))
 
     def penalty(self, u: ArrayLike) -> Array:
+        """``(1 - sqrt(u))**2 / 2``."""
         return np.square(np.sqrt(u) - 1.0) / 2
 
     def penalty_slope(self, u: ArrayLike) -> Array:
+        """``(1 - 1 / sqrt(u)) / 2``."""
         return (1.0 - 1.0 / np.sqrt(np.maximum(u, _TINY))) / 2
 
 
@@ -204,15 +218,19 @@ class Welsch(Kernel):
     name: ClassVar[str] = "welsch"
 
     def loss(self, z: ArrayLike) -> Array:
+        """``(1 - exp(-z)) / 2``, which tends to 1/2."""
         return -np.expm1(np.negative(z)) / 2
 
     def weight(self, z: ArrayLike) -> Array:
+        """``exp(-z)``."""
         return np.exp(np.negative(z))
 
     def penalty(self, u: ArrayLike) -> Array:
+        """``(1 - u + u * log(u)) / 2``."""
         return np.asarray((1.0 - np.asarray(u) + xlogy(u, u)) / 2)
 
     def penalty_slope(self, u: ArrayLike) -> Array:
+        """``log(u) / 2``."""
         return np.log(np.maximum(u, _TINY)) / 2
 
 
@@ -223,16 +241,20 @@ class Cauchy(Kernel):
     name: ClassVar[str] = "cauchy"
 
     def loss(self, z: ArrayLike) -> Array:
+        """``log(1 + z) / 2``, without limit."""
         return np.log1p(z) / 2
 
     def weight(self, z: ArrayLike) -> Array:
+        """``1 / (1 + z)``."""
         return 1.0 / (1.0 + np.asarray(z, dtype=float))
 
     def penalty(self, u: ArrayLike) -> Array:
+        """``(u - 1 - log(u)) / 2``."""
         u = np.maximum(u, _TINY)
         return (u - 1.0 - np.log(u)) / 2
 
     def penalty_slope(self, u: ArrayLike) -> Array:
+        """``(1 - 1 / u) / 2``."""
         return (1.0 - 1.0 / np.maximum(u, _TINY)) / 2
 
 
@@ -243,18 +265,22 @@ class Tukey(Kernel):
     name: ClassVar[str] = "tukey"
 
     def loss(self, z: ArrayLike) -> Array:
+        """``(1 - (1 - z)**3) / 6`` up to ``z = 1``, and 1/6 beyond."""
         z = np.minimum(z, 1.0, dtype=float)
         return np.asarray(z * (3.0 - 3.0 * z + z * z) / 6)  # (1 - (1-z)**3) / 6
 
     def weight(self, z: ArrayLike) -> Array:
+        """``(1 - z)**2``, and zero from ``z = 1`` on."""
         return np.square(1.0 - np.minimum(z, 1.0))
 
     def penalty(self, u: ArrayLike) -> Array:
+        """``1/6 - u/2 + u**1.5 / 3``."""
         # 1/6 - u/2 + u**1.5/3, factored with v = sqrt(u): exact zero at u = 1.
         v = np.sqrt(u)
         return np.square(1.0 - v) * (1.0 + 2.0 * v) / 6
 
     def penalty_slope(self, u: ArrayLike) -> Array:
+        """``(sqrt(u) - 1) / 2``."""
         return (np.sqrt(u) - 1.0) / 2
 
 
@@ -265,13 +291,16 @@ class Huber(Kernel):
     name: ClassVar[str] = "huber"
 
     def loss(self, z: ArrayLike) -> Array:
+        """``z / 2`` up to ``z = 1``, and ``sqrt(z) - 1/2`` beyond."""
         z = np.asarray(z, dtype=float)
         return np.asarray(np.where(z <= 1.0, z / 2, np.sqrt(z) - 0.5))
 
     def weight(self, z: ArrayLike) -> Array:
+        """One up to ``z = 1``, and ``1 / sqrt(z)`` beyond."""
         return 1.0 / np.sqrt(np.maximum(z, 1.0))
 
     def penalty(self, u: ArrayLike) -> Array:
+        """``(1 / u - 1) / 2``."""
         return (1.0 / np.maximum(u, _TINY) - 1.0) / 2
 
 

@@ -26,10 +26,12 @@ for (i in seq_len(shape[1])) {{
   D <- cbind(1, X)
   set.seed(i)
   begin <- proc.time()[["elapsed"]]
-  coef <- tryCatch(suppressWarnings(coef({call})), error = function(e) NULL)
+  fit <- tryCatch(suppressWarnings({call}), error = function(e) NULL)
   seconds <- proc.time()[["elapsed"]] - begin
-  if (length(coef) != ncol(D)) coef <- rep(NA_real_, ncol(D))
-  writeBin(c(as.double(coef), seconds), target)
+  values <- tryCatch({values}, error = function(e) NULL)
+  size <- {n_values} * ncol(D)
+  if (length(values) != size) values <- rep(NA_real_, size)
+  writeBin(c(as.double(values), seconds), target)
 }}
 close(target)
 """
@@ -47,19 +49,31 @@ def batch(name):
     """A method that fits a batch of data sets of one shape in one process of R."""
 
     def method(data, seeds):
-        n, p = data[0][0].shape
-        with tempfile.TemporaryDirectory() as folder:
-            paths = {key: str(Path(folder) / key) for key in ("data", "result")}
-            with Path(paths["data"]).open("wb") as file:
-                np.array([len(data), n, p], dtype=np.int32).tofile(file)
-                for X, y in data:
-                    np.asfortranarray(X).ravel(order="F").tofile(file)
-                    np.asarray(y, dtype=float).tofile(file)
-            script = SCRIPT.format(call=CALLS[name], **paths)
-            subprocess.run(
-                ["Rscript", "-e", script], check=True, stdout=subprocess.DEVNULL
-            )
-            found = np.fromfile(paths["result"]).reshape(len(data), p + 2)
-        return np.roll(found[:, : p + 1], -1, axis=1), found[:, -1]
+        found, seconds = _run(data, CALLS[name], "coef(fit)", 1)
+        return found[0], seconds
 
     return method
+
+
+def with_errors(data):
+    """Coefficients of lmrob, intercept last, and their standard errors."""
+    values = "c(coef(fit), sqrt(diag(fit$cov)))"
+    found, _ = _run(data, CALLS["R lmrob"], values, 2)
+    return found
+
+
+def _run(data, call, values, n_values):
+    """Vectors of one value per coefficient, the intercept's last, and seconds."""
+    n, p = data[0][0].shape
+    with tempfile.TemporaryDirectory() as folder:
+        paths = {key: str(Path(folder) / key) for key in ("data", "result")}
+        with Path(paths["data"]).open("wb") as file:
+            np.array([len(data), n, p], dtype=np.int32).tofile(file)
+            for X, y in data:
+                np.asfortranarray(X).ravel(order="F").tofile(file)
+                np.asarray(y, dtype=float).tofile(file)
+        script = SCRIPT.format(call=call, values=values, n_values=n_values, **paths)
+        subprocess.run(["Rscript", "-e", script], check=True, stdout=subprocess.DEVNULL)
+        found = np.fromfile(paths["result"]).reshape(len(data), -1)
+    vectors = found[:, :-1].reshape(len(data), n_values, p + 1)
+    return np.roll(vectors, -1, axis=2).swapaxes(0, 1), found[:, -1]

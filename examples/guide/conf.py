@@ -25,6 +25,9 @@ os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(EXAMPLES)])
 # Real data are not part of the site: it looks the same wherever it is built.
 os.environ["SKLEARN_MM_DATA"] = str(GUIDE / "no-data")
 
+from docutils import nodes
+from docutils.utils.math.latex2mathml import tex2mathml
+
 import sklearn_mm
 
 with (ROOT / "pyproject.toml").open("rb") as stream:
@@ -40,7 +43,6 @@ language = "en"
 extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
-    "sphinx.ext.mathjax",
     "numpydoc",
     "myst_nb",
     "sphinx_copybutton",
@@ -51,8 +53,26 @@ exclude_patterns = ["gathered/scripts/**", "gallery/**/*.ipynb", "no-data"]
 default_role = "literal"
 templates_path = ["_templates"]
 nitpicky = True  # links within the site; objects of other packages are not looked up
-nitpick_ignore_regex = [(r"py:.*", r"(sklearn|scipy|numpy|joblib|matplotlib)\..*")]
+OTHERS = r"(sklearn|scipy|numpy|pandas|joblib|matplotlib)\..*"
+nitpick_ignore_regex = [(r"py:.*", OTHERS)]
 suppress_warnings = ["config.cache"]  # the order of the gallery is given by a function
+
+html_math_renderer = "mathml"  # browsers draw it without any script
+
+
+def visit_math(self, node):
+    """Write a formula of TeX as MathML."""
+    block = isinstance(node, nodes.math_block)
+    math = str(tex2mathml(node.astext(), as_block=block))
+    # docutils puts the index of a symbol with an accent below the symbol.
+    math = re.sub(
+        r"<munderover>\s*(<mi>.</mi>)\s*(<mi>.</mi>)\s*(<mo.*?</mo>)\s*</munderover>",
+        r"<msub><mover>\1\3</mover>\2</msub>",
+        math,
+    )
+    self.body.append(f'<div class="math">{math}</div>' if block else math)
+    raise nodes.SkipNode
+
 
 # -- Pages in Markdown, and the notebook ---------------------------------------------
 
@@ -152,9 +172,9 @@ Gallery
 
 Scripts of the folder ``examples/``, with what they print and draw. Each takes seconds,
 and needs no data that does not ship with scikit-learn or statsmodels. The longer ones,
-for bundle adjustment, scaling out, benchmarks and the figures of the paper, are
-described in :doc:`/least_squares`, :doc:`/scaling`, :doc:`/benchmarks` and
-:doc:`/paper`.
+for :doc:`bundle adjustment </least_squares>`, :doc:`scaling out </scaling>`,
+:doc:`benchmarks </benchmarks>` and :doc:`the figures of the paper </paper>`, have pages
+of their own.
 """
 
 
@@ -225,6 +245,7 @@ gather()
 
 def setup(app):
     """Hooks."""
+    app.add_html_math_renderer("mathml", (visit_math, None), (visit_math, None))
     app.connect("autodoc-skip-member", skip_member)
     app.connect("autodoc-process-docstring", plain_references)
     app.connect("builder-inited", check_reference)

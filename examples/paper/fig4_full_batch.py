@@ -9,7 +9,8 @@ several are tried. The package's own inference ("block": the modulus iteration w
 feedback), whose passes are others, is run next to it.
 
     python examples/paper/fig4_full_batch.py [--quick] [--output FOLDER]
-        [--inference coordinate block] [--steps 0.1 0.03 0.003] [--rows 1000] [--epochs 300]
+        [--inference coordinate block] [--steps 0.1 0.03 0.003] [--rows 1000]
+        [--epochs 300]
 
 Bands are between the certified bounds of an update; "J" in the table is the objective
 that the final weights reach, with inference carried to the end. Curves of runs that

@@ -4,70 +4,43 @@ from __future__ import annotations
 
 from abc import ABCMeta, abstractmethod
 from dataclasses import replace
-from numbers import Integral, Real
+from typing import Any
 
 import numpy as np
 from sklearn.base import BaseEstimator, _fit_context
 from sklearn.model_selection import train_test_split
 from sklearn.utils import check_random_state
-from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
 from sklearn_mm._estimator import (
-    N_JOBS,
     CallbackSupportMixin,
     DocumentedMixin,
     PersistentMixin,
-    criterion_options,
     keep_state_on_error,
     warn_unless_converged,
     warn_user,
 )
 from sklearn_mm._hebbian.energy import BOXES, Energy, unpack
 from sklearn_mm._hebbian.inputs import Units, units_of
-from sklearn_mm._hebbian.problem import (
-    DEFAULT_CHUNK,
-    ContrastiveProblem,
-    certified_bounds,
-    free_outputs,
-)
+from sklearn_mm._hebbian.problem import DEFAULT_CHUNK, ContrastiveProblem
 from sklearn_mm._hebbian.safeguard import Safeguard, Weights
-from sklearn_mm._hebbian.training import (
-    Trainer,
+from sklearn_mm._hebbian.settings import (
+    CONSTRAINTS,
+    batch_size_of,
+    criterion_of,
     feedback_weight,
-    initial_theta,
+    hidden_sizes,
+    learning_rate_of,
+    penalty_of,
 )
-from sklearn_mm._rows.sources import (
-    BlockReader,
-    DaskRows,
-    LazyRows,
-    target_source,
-)
+from sklearn_mm._hebbian.to_the_end import certified_bounds, free_outputs
+from sklearn_mm._hebbian.training import Trainer, initial_theta
+from sklearn_mm._rows.sources import BlockReader, DaskRows, LazyRows, target_source
 from sklearn_mm._rows.validation import validate_rows
 from sklearn_mm._solver.history import History
 from sklearn_mm._solver.loop import Status
-from sklearn_mm.baselines import Alternating, Joint
-from sklearn_mm.criteria import Graduated, get_criterion
-from sklearn_mm.losses import LOSSES, Huber, get_loss
-
-LOSS_METHODS = ["value", "descent"]
-
-
-def supports_partial_fit(estimator):
-    """Whether `partial_fit` makes sense; the name of the reason otherwise."""
-    criterion = estimator.criterion
-    full = isinstance(criterion, str) and criterion in ("regemm", "alternating")
-    if full or getattr(criterion, "needs_full_batch", False):
-        raise AttributeError(
-            f"partial_fit is not available with criterion={criterion!r}, which needs "
-            "all rows in every update."
-        )
-    if estimator.solver == "gd":
-        raise AttributeError(
-            "partial_fit is not available with solver='gd', which needs all rows in "
-            "every update. Use solver='sgd'."
-        )
-    return True
+from sklearn_mm.baselines import Alternating
+from sklearn_mm.losses import Huber, get_loss
 
 
 class BaseContrastiveHebbian(
@@ -79,82 +52,43 @@ class BaseContrastiveHebbian(
 ):
     """Everything but the meaning of targets."""
 
-    _parameter_constraints: dict = {
-        "hidden_layer_sizes": [
-            "array-like",
-            Interval(Integral, 1, None, closed="left"),
-        ],
-        "criterion": criterion_options("sudemm", "regemm", "fixed", "alternating"),
-        "loss": [StrOptions(set(LOSSES)), HasMethods(LOSS_METHODS)],
-        "huber_width": [Interval(Real, 0, None, closed="neither")],
-        "activation": [StrOptions(set(BOXES))],
-        "standardize": ["boolean"],
-        "average": ["boolean"],
-        "feedback": [StrOptions({"auto"}), Interval(Real, 0, 1, closed="right")],
-        "solver": [StrOptions({"adam", "sgd", "gd"})],
-        "learning_rate_init": [Interval(Real, 0, None, closed="neither")],
-        "learning_rate": [StrOptions({"constant", "invscaling"})],
-        "power_t": [Interval(Real, 0, None, closed="left")],
-        "momentum": [Interval(Real, 0, 1, closed="left")],
-        "batch_size": [
-            StrOptions({"auto"}),
-            None,
-            Interval(Integral, 1, None, closed="left"),
-        ],
-        "inference": [StrOptions({"block", "coordinate"})],
-        "rho": [Interval(Real, 0, None, closed="neither")],
-        "eta": [Interval(Real, 0, 1, closed="neither")],
-        "n_passes": [Interval(Integral, 1, None, closed="left")],
-        "max_passes": [Interval(Integral, 1, None, closed="left")],
-        "inference_tol": [Interval(Real, 0, None, closed="neither")],
-        "alpha": [Interval(Real, 0, None, closed="left")],
-        "max_iter": [Interval(Integral, 1, None, closed="left")],
-        "tol": [Interval(Real, 0, None, closed="left")],
-        "early_stopping": ["boolean"],
-        "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
-        "n_iter_no_change": [Interval(Integral, 1, None, closed="left")],
-        "shuffle": ["boolean"],
-        "warm_start": ["boolean"],
-        "chunk_size": [None, Interval(Integral, 1, None, closed="left")],
-        "n_jobs": N_JOBS,
-        "random_state": ["random_state"],
-        "verbose": ["verbose"],
-    }
+    _parameter_constraints: dict = CONSTRAINTS
 
     def __init__(
         self,
-        hidden_layer_sizes,
-        loss,
-        huber_width,
-        activation,
-        standardize,
-        criterion,
-        feedback,
-        solver,
-        learning_rate_init,
-        learning_rate,
-        power_t,
-        momentum,
-        average,
-        batch_size,
-        inference,
-        rho,
-        eta,
-        n_passes,
-        max_passes,
-        inference_tol,
-        alpha,
-        max_iter,
-        tol,
-        early_stopping,
-        validation_fraction,
-        n_iter_no_change,
-        shuffle,
-        warm_start,
-        chunk_size,
-        n_jobs,
-        random_state,
-        verbose,
+        hidden_layer_sizes: Any = (64,),
+        *,
+        loss: Any = "squared_error",
+        huber_width=1.35,
+        activation="relu",
+        standardize=True,
+        criterion: Any = "sudemm",
+        feedback: Any = "auto",
+        solver="adam",
+        learning_rate_init: Any = "auto",
+        learning_rate="constant",
+        power_t=0.6,
+        momentum=0.9,
+        average=True,
+        batch_size: Any = "auto",
+        inference="block",
+        rho=0.5,
+        eta=0.5,
+        n_passes=8,
+        max_passes=200,
+        inference_tol=1e-12,
+        alpha: Any = "auto",
+        max_iter=300,
+        tol=1e-4,
+        early_stopping=False,
+        validation_fraction=0.1,
+        n_iter_no_change=10,
+        shuffle=True,
+        warm_start=False,
+        chunk_size=None,
+        n_jobs=None,
+        random_state=None,
+        verbose=0,
     ):
         self.hidden_layer_sizes = hidden_layer_sizes
         self.loss = loss
@@ -285,8 +219,8 @@ class BaseContrastiveHebbian(
 
     def _fit(self, X, y, sample_weight, incremental):
         fresh = not hasattr(self, "coefs_") or not (incremental or self.warm_start)
-        hidden = self._hidden_sizes()
-        criterion = self._criterion()
+        hidden = hidden_sizes(self)
+        criterion = criterion_of(self)
         raw = (X, y)
         X, Y, weight = self._validate_targets(X, y, sample_weight, reset=fresh)
         kept = weight > 0
@@ -295,9 +229,11 @@ class BaseContrastiveHebbian(
             X.in_blocks().check_finite(type(self).__name__)
         if not (lazy or kept.all()):  # rows without weight would thin out mini-batches
             X, Y, weight = X[kept], Y[kept], weight[kept]
-        batch_size = self._batch_size(criterion, X.shape[0])
+        batch_size = batch_size_of(self, criterion, X.shape[0])
         random_state = check_random_state(self.random_state)
         sizes = (X.shape[1], *hidden, Y.shape[1])
+        if not (lazy or batch_size is None) and Y.shape[1] <= X.shape[1]:
+            Y = Y[:]  # once for all mini-batches, at no more memory than X takes
         if fresh:
             self._units = self._find_units(X, weight)
             theta = initial_theta(sizes, random_state)
@@ -318,11 +254,17 @@ class BaseContrastiveHebbian(
             Y = replace(Y, array=target_source(X, Y.array, batch_size is not None))
         if lazy and batch_size is not None:
             X = BlockReader(X)
+        # Rows of a stream are not all that there are, and copies of rows, which weights
+        # stand for in full batches, are not more of them.
+        known = not incremental and batch_size is not None
+        n_known = X.shape[0] if known else None
+        rate = learning_rate_of(self, n_known)
+        options["alpha"] = penalty_of(self, n_known)
         problem = self._problem(X, Y, weight, sizes, **options)
         theta = theta.astype(problem.dtype)
         dtype = X.dtype
         memory = getattr(self, "_memory", None) if incremental else None
-        trainer = Trainer(self, criterion, batch_size, memory)
+        trainer = Trainer(self, criterion, batch_size, rate, memory)
         max_iter = 1 if incremental else self.max_iter
         # Divergence is found by the safeguard, and reported below.
         with np.errstate(over="ignore", invalid="ignore"):
@@ -352,7 +294,7 @@ class BaseContrastiveHebbian(
         monitor.finish(weights)
         self._record(weights, sizes, dtype, monitor, result, fresh, incremental)
         self._memory = trainer.memory() if incremental else None
-        self._warn(result, monitor, incremental)
+        self._warn(result, monitor, rate, problem.alpha, incremental)
         return self
 
     def _find_units(self, X, weight):
@@ -388,13 +330,13 @@ class BaseContrastiveHebbian(
             history["passes"] = history["effort"]
         self.history_ = history
 
-    def _warn(self, result, monitor, incremental):
+    def _warn(self, result, monitor, rate, alpha, incremental):
         name = type(self).__name__
         if monitor.diverged:
             warn_user(
                 f"{name} diverged within {result.n_iter} epochs. The last good weights "
                 "are kept. Scale X, decrease learning_rate_init (now "
-                f"{self.learning_rate_init:g}), increase alpha (now {self.alpha:g}), "
+                f"{rate:g}), increase alpha (now {alpha:g}), "
                 "or, with criterion='fixed', increase n_passes."
             )
         elif monitor.n_capped:
@@ -409,63 +351,6 @@ class BaseContrastiveHebbian(
         ):
             warn_unless_converged(self, result.status)
 
-    def _hidden_sizes(self):
-        sizes = tuple(np.atleast_1d(self.hidden_layer_sizes).tolist())
-        if not sizes or not all(isinstance(n, int) and n >= 1 for n in sizes):
-            raise ValueError(
-                "hidden_layer_sizes must be one or more integers >= 1, got "
-                f"{self.hidden_layer_sizes!r}."
-            )
-        return sizes
-
-    def _criterion(self):
-        decaying = self.solver == "sgd" and self.learning_rate == "invscaling"
-        if decaying and not 0.5 < self.power_t <= 1.0:
-            raise ValueError(
-                "learning_rate='invscaling' needs 0.5 < power_t <= 1, so that the "
-                "learning rates have an infinite sum and their squares a finite one; "
-                f"got power_t={self.power_t}."
-            )
-        if isinstance(self.criterion, Joint | Graduated):
-            name = type(self.criterion).__name__
-            raise ValueError(f"criterion={name}() is for robust estimation only.")
-        if self.criterion in ("alternating", Alternating()):
-            return Alternating(self.n_passes)
-        return get_criterion(
-            self.criterion,
-            eta=self.eta,
-            eta_prime=0.5 * (1.0 + self.eta),
-            rho=self.rho,
-            # rho_t must have a finite sum where the squares of the rates have.
-            power_t=2.0 * self.power_t if decaying else 0.0,
-            effort=self.n_passes,
-        )
-
-    def _batch_size(self, criterion, n_samples):
-        """Rows of a mini-batch; None for full batches."""
-        compares = getattr(criterion, "needs_full_batch", False)
-        if self.batch_size is None:
-            return None
-        if self.batch_size == "auto":
-            full = compares or self.solver == "gd"
-            return None if full else min(200, n_samples)
-        reason = None
-        if isinstance(criterion, Alternating):
-            reason = "criterion='alternating' keeps the activations of all rows"
-        elif compares:
-            reason = (
-                f"criterion={self.criterion!r} compares the bounds of successive "
-                "updates, which must be of the same rows"
-            )
-        elif self.solver == "gd":
-            reason = "solver='gd' finds its step length on the objective of all rows"
-        if reason is not None:
-            raise ValueError(
-                f"batch_size={self.batch_size} is not possible: {reason}. Set "
-                "batch_size=None or 'auto'."
-            )
-        return min(self.batch_size, n_samples)
-
     def _problem(self, X, Y, weight, sizes=None, **options):
         if sizes is None:
             sizes = (self.coefs_[0].shape[0], *(W.shape[1] for W in self.coefs_))
@@ -474,9 +359,10 @@ class BaseContrastiveHebbian(
             tuple(sizes), feedback, self._loss(sizes[-1]), BOXES[self.activation]
         )
         coordinate = self.inference == "coordinate"
-        alpha = float(self.alpha)
         options |= {"chunk_size": self.chunk_size, "n_jobs": self.n_jobs}
-        return ContrastiveProblem(X, Y, weight, energy, alpha, coordinate, **options)
+        return ContrastiveProblem(
+            X, Y, weight, energy, coordinate=coordinate, **options
+        )
 
     def _loss(self, n_outputs):
         """The loss, in the units in which the network is trained."""

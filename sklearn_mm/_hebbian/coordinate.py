@@ -13,11 +13,13 @@ touches it at the present output.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from sklearn_mm._hebbian.energy import Array, Box, Layers, Network, between
+from sklearn_mm._hebbian.energy import Array, Box, Layers, Network
 
-_BLOCK = 64  # what the units of a block have changed stays in the cache
+_BLOCK = 64  # the activations of a block stay in the cache
 
 
 class CoordinatePhases:
@@ -56,12 +58,39 @@ class CoordinatePhases:
         )
 
 
-def unit_curvatures(network: Network) -> Layers:
-    """Hessian of the clamped energy in each layer, in units of its own diagonal.
+@dataclass(frozen=True)
+class LayerCurvature:
+    """Hessian of the clamped energy in a layer, in units of its own diagonal.
 
     Rows are divided by the diagonal, and so is the gradient: the step of a unit is the
-    gradient itself then. The diagonal is the second entry of a pair.
+    gradient itself then. `rows` are minus the entries before the diagonal and a one in
+    its place, row by row and block by block.
     """
+
+    diagonal: Array
+    below: Array  # entries before the diagonal, whole
+    rows: list[list[Array]]
+
+    @classmethod
+    def of(cls, matrix: Array) -> LayerCurvature:
+        """From the Hessian."""
+        diagonal = matrix.diagonal().copy()[:, None]
+        below = np.tril(matrix / diagonal, -1)
+        signed = np.eye(len(matrix), dtype=matrix.dtype) - below
+        rows = [
+            [signed[j, start : j + 1] for j in range(start, stop)]
+            for start, stop in _blocks(len(matrix))
+        ]
+        return cls(diagonal, below, rows)
+
+
+def _blocks(n_units: int) -> list[tuple[int, int]]:
+    starts = range(0, n_units, _BLOCK)
+    return [(start, min(start + _BLOCK, n_units)) for start in starts]
+
+
+def unit_curvatures(network: Network) -> Layers:
+    """Curvature of every layer."""
     energy = network.energy
     result: Layers = [None]
     for k in energy.hidden:
@@ -69,8 +98,7 @@ def unit_curvatures(network: Network) -> Layers:
         W = network.coefs[k]
         matrix = (scale * (W @ W.T)).astype(network.dtype, copy=False)
         matrix[np.diag_indices_from(matrix)] += 1
-        diagonal = matrix.diagonal().copy()[:, None]
-        result.append((matrix / diagonal, diagonal))
+        result.append(LayerCurvature.of(matrix))
     return result
 
 
@@ -96,37 +124,33 @@ def _minimise_layer(
     else:
         assert Y is not None
         above = np.ascontiguousarray(energy.loss.descent(above.T, Y.T).T)
-    curvature, diagonal = curvatures[k]
-    layer, step = z[k], z[k] - own
-    step -= network.back[k].T @ above
-    step /= diagonal
-    n_units = len(layer)
-    for start in range(0, n_units, _BLOCK):
-        stop = min(start + _BLOCK, n_units)
-        block = slice(start, stop)
-        change = _minimise_units(
-            box, curvature[block, block], layer[block], step[block]
-        )
-        if stop < n_units:
-            step[stop:] += curvature[stop:, block] @ change
+    curvature, layer = curvatures[k], z[k]
+    goal = own - layer
+    goal += network.back[k].T @ above
+    goal /= curvature.diagonal
+    # Where units would go if those before them did not move; then they hear of those.
+    goal += layer
+    goal += curvature.below @ layer
+    for (start, stop), rows in zip(_blocks(len(layer)), curvature.rows, strict=True):
+        if start:
+            goal[start:stop] -= curvature.below[start:stop, :start] @ goal[:start]
+        _minimise_units(box, rows, goal[start:stop])
+    layer[:] = goal
 
 
-def _minimise_units(box: Box, curvature: Array, z: Array, step: Array) -> Array:
-    """One unit of a block after the other, in place; returns the changes.
-
-    Steps are those before the first unit moves: a unit hears of the others, when its
-    turn comes, in one product.
-    """
-    goal, change = z - step, np.empty_like(z)
+def _minimise_units(box: Box, rows: list[Array], goal: Array) -> None:
+    """One unit of a block after the other, from goals to activations in place."""
     # NumPy is faster with an array than with a number.
     low, high = (
-        np.full(z.shape[1], face, z.dtype) if np.isfinite(face) else None
+        np.full(goal.shape[1], face, goal.dtype) if np.isfinite(face) else None
         for face in (box.low, box.high)
     )
-    for j, (unit, new, made) in enumerate(zip(z, goal, change, strict=True)):
-        if j:
-            np.subtract(new, np.dot(curvature[j, :j], change[:j]), out=new)
-        between(new, low, high)
-        np.subtract(new, unit, out=made)
-    z[:] = goal
-    return change
+    # A unit hears of all those before it in one product, its own goal included.
+    for j, (row, unit) in enumerate(zip(rows, goal, strict=True)):
+        new = np.dot(row, goal[: j + 1])
+        if high is not None:
+            new = np.minimum(new, high)
+        if low is not None:
+            np.maximum(new, low, out=unit)
+        else:
+            unit[:] = new

@@ -50,12 +50,11 @@ from sklearn_mm._hebbian.energy import (
     Layers,
     Network,
     Phases,
+    add_multiple,
     between,
     row_products,
 )
-
-# Matrices and biases, as `unpack` gives them.
-Parameters = tuple[list[Array], list[Array]]
+from sklearn_mm._hebbian.gradient import Parameters, Stacks
 
 _matmul, _add, _subtract, _multiply = np.matmul, np.add, np.subtract, np.multiply
 
@@ -204,10 +203,11 @@ class DifferencePhases:
             while len(self._change) <= j:
                 self._change.append([None, *(np.zeros_like(x) for x in p[1:])])
         for k in range(1, H):
-            kept = self._change[j][k] if learn else self._one[k]
-            change = _subtract(q[k], p[k], out=kept)
-            omega = self.dtype.type(experience.omega[j, k])
-            _add(q[k], _multiply(change, omega, out=self._other[k]), out=q[k])
+            if learn:
+                _subtract(q[k], p[k], out=self._change[j][k])
+            omega = float(experience.omega[j, k])
+            _multiply(q[k], self.dtype.type(1.0 + omega), out=q[k])
+            add_multiple(q[k], -omega, p[k])
 
     def _learn(self, experience: Experience, j: int, miss: Layers) -> None:
         """Improve the damping of a pass, now that it is known what it left."""
@@ -402,61 +402,3 @@ class Measured:
     def gap(self) -> Any:
         """Upper minus lower bound."""
         return self.free_gap + self.clamped_gap
-
-
-@dataclass
-class Stacks:
-    """What the gradient is a product of: h above z^, and mu above eps."""
-
-    left: Layers
-    right: Layers
-    error: Array
-
-    @classmethod
-    def certified(cls, network: Network, phases: Phases) -> Stacks:
-        """Of the gradient of the upper bound itself: with what is missing."""
-        left: Layers = [None]
-        right: Layers = [None]
-        h = None
-        for k in network.energy.hidden:
-            eps = phases.dr[k] + phases.miss[k]
-            h = eps if h is None else eps + h @ network.coefs[k - 1]
-            left.append(np.concatenate([h, phases.z[k] + phases.d[k]]))
-            right.append(np.concatenate([phases.mu[k], eps]))
-        return cls(left, right, phases.error)
-
-    def gradient(self, energy: Energy, x: Any, share: Any, out: Parameters) -> None:
-        """Into matrices and biases; rows weighted by `share`."""
-        H, w = energy.n_hidden, energy.weights
-        coefs, intercepts = out
-        n_rows, dtype = len(self.error), self.error.dtype
-        ones = np.ones(n_rows, dtype)  # sums as products, which are faster
-        uniform = np.ndim(share) == 0
-        twice = np.zeros(0) if uniform else np.concatenate([share, share])[:, None]
-        for k in range(H + 1):
-            scale = -w[k] * (share if uniform else 1.0)
-            both = self.error if k == H else self.right[k + 1]
-            if k in (0, H) and uniform:  # fewer numbers to scale than in the product
-                both = both[-n_rows:] * dtype.type(scale)
-                scale = 1.0
-            elif not uniform:
-                both = (both * twice[-len(both) :]).astype(dtype, copy=False)
-            eps = both[-n_rows:]
-            W, b = coefs[k], intercepts[k]
-            _matmul(ones, eps, out=b)
-            if k == 0:
-                _input_product(x, eps, W)
-            else:
-                left = self.left[k][n_rows:] if k == H else self.left[k]
-                _matmul(left.T, both, out=W)
-            if scale != 1.0:
-                W *= dtype.type(scale)
-                b *= dtype.type(scale)
-
-
-def _input_product(x: Any, right: Array, out: Array) -> None:
-    """Product of the transposed input, which may be sparse."""
-    if isinstance(x, np.ndarray):
-        _matmul(x.T, right, out=out)
-    else:
-        out[:] = x.T @ right

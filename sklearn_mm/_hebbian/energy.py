@@ -60,6 +60,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg import get_blas_funcs
 
 from sklearn_mm.losses import LOSSES, Loss
 
@@ -201,6 +202,21 @@ class Network:
     def affine(self, z: Array, k: int) -> Array:
         """a_{k+1} of activations of layer k."""
         return z @ self.coefs[k] + self.intercepts[k]
+
+
+_AXPY = {
+    np.dtype(dtype): get_blas_funcs("axpy", dtype=dtype)
+    for dtype in (np.float32, np.float64)
+}
+
+
+def add_multiple(y: Array, factor: float, x: Array, n: int | None = None) -> None:
+    """y += factor x in place, of contiguous arrays of one precision; n entries at most.
+
+    By BLAS: one pass over memory instead of two.
+    """
+    target, source = y.reshape(-1), x.reshape(-1)
+    _AXPY[y.dtype](source, target, n or len(target), factor)
 
 
 def row_products(a: Array, b: Array) -> Array:

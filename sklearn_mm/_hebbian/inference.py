@@ -21,13 +21,9 @@ from typing import Any
 import numpy as np
 
 from sklearn_mm._hebbian.difference import DifferencePhases, Experience
-from sklearn_mm._hebbian.energy import Array, Energy, unpack
-from sklearn_mm._hebbian.problem import (
-    Batch,
-    ContrastiveProblem,
-    Point,
-    clamped_passes,
-)
+from sklearn_mm._hebbian.energy import Array, Energy, add_multiple, unpack
+from sklearn_mm._hebbian.point import Point
+from sklearn_mm._hebbian.problem import Batch, ContrastiveProblem, clamped_passes
 from sklearn_mm._solver.inference import Continuation, _trial
 from sklearn_mm._solver.roles import (
     Bounds,
@@ -56,7 +52,6 @@ class Workspace:
     phases: DifferencePhases
     x: Array
     gradient: Array
-    penalty: Array
     views: tuple[list[Array], list[Array]]
 
     @classmethod
@@ -68,7 +63,6 @@ class Workspace:
             DifferencePhases(energy, n_rows, dtype),
             np.empty((n_rows, energy.sizes[0]), dtype),
             gradient,
-            np.empty(energy.n_weights, dtype),
             unpack(gradient, energy.sizes),
         )
 
@@ -277,12 +271,9 @@ class MiniBatches:
         made = phases.measure(_squares(batch.x, inner, share), inner, loss)
         phases.gradient(point.network, batch.x, share, space.views)
         gradient, theta = space.gradient, point.theta
-        penalty = 0.0
+        penalty = problem.penalty(theta)
         if problem.alpha:
-            matrices = theta[: problem.energy.n_weights]
-            penalty = problem.penalty(theta)
-            np.multiply(matrices, gradient.dtype.type(problem.alpha), out=space.penalty)
-            gradient[: len(matrices)] += space.penalty
+            add_multiple(gradient, problem.alpha, theta, problem.energy.n_weights)
         gap = float(made.free_gap + made.clamped_gap)
         upper = float(made.upper)
         lower = max(upper - gap, 0.0)

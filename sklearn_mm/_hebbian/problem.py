@@ -30,12 +30,10 @@ from typing import Any
 import numpy as np
 from sklearn.utils.extmath import row_norms, safe_sparse_dot
 
-from sklearn_mm._hebbian.coordinate import CoordinatePhases, unit_curvatures
-from sklearn_mm._hebbian.difference import DifferencePhases, Measured, Stacks
+from sklearn_mm._hebbian.difference import DifferencePhases
 from sklearn_mm._hebbian.energy import (
     Array,
     Energy,
-    Layers,
     Network,
     Phases,
     evaluate,
@@ -43,88 +41,21 @@ from sklearn_mm._hebbian.energy import (
     unpack,
     upper_bound,
 )
+from sklearn_mm._hebbian.gradient import Stacks
 from sklearn_mm._hebbian.inputs import NO_UNITS, Units
-from sklearn_mm._hebbian.modulus import Factors, ModulusPhases
+from sklearn_mm._hebbian.point import Point
+from sklearn_mm._hebbian.row_bounds import RowBounds, gap_curvature, measure
 from sklearn_mm._rows.table import Rows
 from sklearn_mm._solver.roles import ALL_ROWS, Bounds
 from sklearn_mm._solver.roles import Batch as Selection
 
-# Rows whose activations are held at a time where nothing else decides: with layers of
-# 64 units their arrays fill a second-level cache.
-DEFAULT_CHUNK = 1024
+# Rows whose activations are held at a time where nothing else decides. Arrays of more
+# are handed back to the system after every chunk, and fresh pages cost as much again.
+DEFAULT_CHUNK = 512
 
-# Forward and backward passes are made where gamma ||W_k||^2 is at most this. On random
-# networks they contract up to about 1 whatever the feedback, slowly there, and diverge
-# from 1.5 to 2 on; the modulus iteration takes some 30 passes anywhere.
-_CONTRACTS = 0.8
 # Beyond this weight of the first residuals, differences of two phases that were not
 # inferred as such are left with too few digits of single precision.
 _SINGLE_DIFFERENCES = 1e4
-_POWER_STEPS = 12
-# Size of rounding errors in residuals, in units of the last place of activations.
-_ROUNDING_ULPS = 8.0
-_PASSES_PER_TEST = 8  # of the modulus iteration, carried to the end
-
-
-@dataclass(frozen=True)
-class Point:
-    """What is known at one theta."""
-
-    network: Network
-    solver: str = "auto"  # or "modulus", "coordinate"
-
-    @property
-    def theta(self) -> Array:
-        """The parameters themselves."""
-        return self.network.theta
-
-    @functools.cached_property
-    def contraction(self) -> float:
-        """gamma times the largest squared norm of a matrix that feeds back."""
-        energy = self.network.energy
-        coefs = self.network.coefs
-        # Up to H in the clamped phase, where the loss pulls with its curvature.
-        squares = [_squared_norm(coefs[k]) for k in range(1, energy.n_hidden)]
-        squares.append(energy.loss.curvature * _squared_norm(coefs[-1]))
-        return energy.gamma * max(squares)
-
-    @property
-    def method(self) -> str:
-        """How latents are inferred here."""
-        if self.solver != "auto":
-            return self.solver
-        return "difference" if self.contraction <= _CONTRACTS else "modulus"
-
-    @functools.cached_property
-    def factors(self) -> Factors:
-        """For the modulus iteration."""
-        return Factors.of(self.network)
-
-    @functools.cached_property
-    def curvatures(self) -> Layers:
-        """For inference unit by unit."""
-        return unit_curvatures(self.network)
-
-    def prepared(self) -> Point:
-        """The same, with all computed that tasks need: they may run side by side."""
-        needed = {"coordinate": "curvatures", "modulus": "factors"}
-        if self.method in needed:
-            getattr(self, needed[self.method])
-        return self
-
-
-def _squared_norm(W: Array) -> float:
-    """Squared spectral norm by power iteration, from a constant start."""
-    vector = np.random.default_rng(0).normal(size=(W.shape[1],)).astype(W.dtype)
-    square = 0.0
-    for _ in range(_POWER_STEPS):
-        product = W.T @ (W @ vector)
-        size = float(np.linalg.norm(product))
-        if not 0.0 < size < np.inf:
-            return size
-        square = size / float(np.sqrt(vector @ vector))
-        vector = product / np.asarray(size, product.dtype)
-    return square
 
 
 @dataclass
@@ -255,7 +186,7 @@ class ContrastiveProblem:
         if point.method == "difference":
             self._pass_differences(network, latent, drive, passes)
             return latent
-        kind, known = _solver_of(point)
+        kind, known = point.phases_and_known()
         if not isinstance(latent.phases, kind):
             latent.phases = kind(network, drive, batch.Y)
         latent.phases.run(network, known, drive, batch.Y, passes)
@@ -327,8 +258,8 @@ class ContrastiveProblem:
             drive = self.drive(network, batch.x)
             z, z_hat = phases.activations(network)
             latents = evaluate(network, drive, batch.Y, z, z_hat)
-            made = _measure(self.energy, batch.Y, latents)
-        curvature = _gap_curvature(self.energy, squares, latents)
+            made = measure(self.energy, batch.Y, latents)
+        curvature = gap_curvature(self.energy, squares, latents)
         return RowBounds.of(made, curvature, latents)
 
     def upper_bound(self, point: Point, latents: Phases, batch: Batch) -> float:
@@ -434,174 +365,9 @@ def _cold_bounds(part: ContrastiveProblem, point: Point, effort: float) -> Bound
     return part.evaluate(point, latent)
 
 
-def _solver_of(point: Point) -> tuple[Any, Any]:
-    """Latents for strong feedback, and what their passes need to know of the point."""
-    if point.method == "modulus":
-        return ModulusPhases, point.factors
-    return CoordinatePhases, point.curvatures
-
-
 def clamped_passes(passes: int) -> int:
     """Passes of the clamped phase, which starts from the free one, for an effort."""
     return max(1, passes // 2)
-
-
-@dataclass
-class RowBounds:
-    """Bounds of every row of a batch."""
-
-    upper: Array
-    lower: Array
-    gap_curvature: Array
-    phases: Phases | None  # latents for the certified gradient; None for the other
-
-    @classmethod
-    def of(
-        cls, made: Measured, gap_curvature: Array, phases: Phases | None = None
-    ) -> RowBounds:
-        upper = np.asarray(made.upper, dtype=np.float64)
-        # J >= 0, row by row: the free phase can do what the clamped one does.
-        lower = np.maximum(upper - made.gap, 0.0)
-        return cls(upper, lower, gap_curvature, phases)
-
-
-def _measure(energy: Energy, Y: Array, phases: Phases) -> Measured:
-    """Bounds of every row, from latents of any kind."""
-    upper = energy.loss.value(phases.output, Y)
-    for k in energy.hidden:
-        eps = phases.dr[k] + phases.miss[k]
-        slackness = energy.box.slackness(phases.z[k] + phases.d[k], phases.s[k])
-        term = 0.5 * row_products(eps, eps) + slackness.sum(axis=1)
-        upper = upper + energy.weights[k - 1] * term
-    return Measured(upper, sum(phases.free_gaps[1:]), sum(phases.clamped_gaps[1:]), 0.0)
-
-
-def _gap_curvature(energy: Energy, inputs: Array, phases: Phases) -> Array:
-    """The gap of each layer times the curvature in its parameters, row by row.
-
-    The clamped energy is quadratic in the weights of layer k, with Hessian w_k z_k z_k'
-    (z_k extended by a one for the bias). An error in r_k that opens a gap of g_k
-    changes the gradient in W_k by as much as w_k ||z_k||^2 times 2 g_k, squared. A gap
-    that is due to rounding is left out: no pass can close it.
-    """
-    rounding = (_ROUNDING_ULPS * np.finfo(phases.error.dtype).eps) ** 2
-    value: Array = np.zeros(len(phases.error))
-    for k in energy.hidden:
-        w = energy.weights[k - 1]
-        z = phases.z[k] + phases.d[k]
-        square = row_products(z, z)
-        gap = phases.free_gaps[k] + phases.clamped_gaps[k]
-        value += w * (1.0 + inputs) * np.maximum(gap - (rounding * w) * square, 0.0)
-        inputs = square
-    return value
-
-
-# Inference that is carried to the end
-
-
-def free_outputs(
-    part: ContrastiveProblem, point: Point, tol: float, max_passes: int
-) -> tuple[Array, list[Array], int]:
-    """Outputs and activations of all rows, and the number of rows not finished.
-
-    Every row takes the passes until its own duality gap is at most `tol` times its
-    energy, so that the result for a row does not depend on the company it is in.
-    """
-    network = point.network
-    batch = part.gather(ALL_ROWS)
-    drive = part.drive(network, batch.x)
-    z, n_open = infer_free(part, point, drive, batch.Y, tol, max_passes)
-    return network.affine(z[-1], part.energy.n_hidden), z, n_open
-
-
-def infer_free(
-    part: ContrastiveProblem,
-    point: Point,
-    drive: Array,
-    Y: Array,
-    tol: float,
-    max_passes: int,
-) -> tuple[list[Array], int]:
-    """Activations of the free phase, and the number of rows that were not finished."""
-    energy, dtype = part.energy, part.dtype
-    result = [np.empty((len(drive), energy.sizes[k]), dtype) for k in energy.hidden]
-    unfinished = np.ones(len(drive), dtype=bool)
-    rounding = (_ROUNDING_ULPS * float(np.finfo(dtype).eps)) ** 2
-    for z, gap, last in _free_passes(part, point, drive, Y, max_passes):
-        value, squares = _free_energy(point.network, drive, z)
-        still = gap > tol * value + rounding * squares
-        done = unfinished & ~(still & ~np.bool_(last))
-        for out, layer in zip(result, z[1:], strict=True):
-            out[done] = layer[done]
-        if last:
-            return result, int(np.sum(unfinished & still))
-        unfinished &= still
-        if not unfinished.any():
-            break
-    return result, 0
-
-
-def _free_passes(
-    part: ContrastiveProblem, point: Point, drive: Array, Y: Array, max_passes: int
-) -> Iterator[tuple[Layers, Array, bool]]:
-    """Activations and gaps of all rows after more and more passes."""
-    network, energy = point.network, part.energy
-    passes = 0
-    if point.method == "difference":
-        phases = DifferencePhases(energy, len(drive), part.dtype)
-        phases.drive[:] = drive
-        phases.free(network, 0)
-        while passes < max_passes:
-            passes += 1
-            if energy.n_hidden > 1:
-                phases.more_free(network)
-            yield phases.z, phases.free_gap_of_rows(), passes == max_passes
-        return
-    kind, known = _solver_of(point)
-    solver = kind(network, drive, Y)
-    while passes < max_passes:
-        more = min(_PASSES_PER_TEST, max_passes - passes)
-        passes += more
-        solver.run(network, known, drive, Y, more)
-        z, z_hat = solver.activations(network)
-        gaps = evaluate(network, drive, Y, z, z_hat).free_gaps
-        yield z, sum(gaps[1:]), passes == max_passes
-
-
-def _free_energy(network: Network, drive: Array, z: Layers) -> tuple[Array, Array]:
-    """Free energy of every row, and the weighted squares of its activations."""
-    energy = network.energy
-    value, squares, made = np.zeros(len(drive)), np.zeros(len(drive)), drive
-    for k in energy.hidden:
-        w, r = energy.weights[k - 1], z[k] - made
-        squares += w * row_products(z[k], z[k])
-        value += 0.5 * w * row_products(r, r)
-        if k < energy.n_hidden:
-            made = network.affine(z[k], k)
-    return value, squares
-
-
-def certified_bounds(
-    part: ContrastiveProblem, point: Point, tol: float, max_passes: int
-) -> Array:
-    """Lower and upper bound of the loss, inferred until they agree to `tol`."""
-    batch = part.gather(ALL_ROWS)
-    lower, upper = np.zeros(batch.n_rows), np.zeros(batch.n_rows)
-    unfinished = np.ones(batch.n_rows, dtype=bool)
-    latent, passes = Latent(batch), 0
-    while unfinished.any():
-        more = min(max(passes, 4), max_passes - passes)
-        latent = part.infer(point, latent, more)
-        passes += more
-        rows = part.row_bounds(point, latent)
-        # The better of all bounds holds.
-        upper = rows.upper if passes == more else np.minimum(upper, rows.upper)
-        lower = np.maximum(lower, rows.lower)
-        done = upper - lower <= tol * upper
-        if passes >= max_passes or done.all():
-            break
-    share = np.broadcast_to(batch.share, batch.n_rows)
-    return np.array([share @ np.minimum(lower, upper), share @ upper])
 
 
 def upper_after(

@@ -27,26 +27,6 @@ _MIN_PASSES = 2
 _START_PASSES = 8
 
 
-# The feedback that "auto" stands for. On validation parts of MNIST, Fashion-MNIST and
-# greyscale CIFAR-10, ones above 0.01 are less accurate: the loss of an output error e
-# is about e' (I + feedback W'W)^-1 e / 2, which large weights W of the last layer make
-# small without making e small. This one is as accurate, and saves a pass in most
-# updates: what H layers leave after n passes is of the order feedback^(2 + 2 n - H).
-_FEEDBACK = 0.003
-# In deep networks it is larger: this weight of the first residuals is held in single
-# precision.
-_LARGEST_WEIGHT = 1e12
-
-
-def feedback_weight(feedback, solver, n_hidden):
-    """The value of the parameter `feedback` for a solver and number of layers."""
-    if isinstance(feedback, str):  # "auto"
-        if solver == "gd":  # its steps are as short as those weights are large
-            return 1.0
-        return max(_FEEDBACK, _LARGEST_WEIGHT ** (-1.0 / n_hidden))
-    return float(feedback)
-
-
 def initial_theta(sizes, random_state):
     """Uniform weights and biases after Glorot and Bengio, matrices first."""
     matrices, biases = [], []
@@ -68,13 +48,16 @@ class Trainer:
         Its criterion.
     batch_size : int or None
         Rows of a mini-batch; None for full batches.
+    learning_rate : float
+        Step length of stochastic steps.
     memory : tuple or None
         `memory()` of the previous call of `partial_fit`, which is left as it is: the
         call may fail.
     """
 
-    def __init__(self, estimator, criterion, batch_size, memory=None):
+    def __init__(self, estimator, criterion, batch_size, learning_rate, memory=None):
         self.estimator = estimator
+        self.learning_rate = learning_rate
         self.criterion = criterion
         self.batch_size = batch_size
         self.step: Any
@@ -188,10 +171,10 @@ class Trainer:
         est = self.estimator
         average = est.average and not getattr(self.criterion, "needs_full_batch", False)
         if est.solver == "adam":
-            return Adam(est.learning_rate_init, average=average)
+            return Adam(self.learning_rate, average=average)
         power_t = est.power_t if est.learning_rate == "invscaling" else 0.0
         return MomentumDescent(
-            est.learning_rate_init, power_t, average=average, momentum=est.momentum
+            self.learning_rate, power_t, average=average, momentum=est.momentum
         )
 
     def _batches(self, problem, random_state):

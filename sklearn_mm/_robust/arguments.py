@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,11 +14,17 @@ from sklearn_mm._robust.box import Box
 from sklearn_mm._robust.differences import Workers
 from sklearn_mm._rows.validation import check_size
 from sklearn_mm._solver.roles import Array
-from sklearn_mm.kernels import Kernel
 
 # What to say to users of scipy's least_squares.
-_KERNEL_OF_LOSS = {"linear": "quadratic", "huber": "huber", "cauchy": "cauchy"}
-_HINTS = {
+_KERNEL_OF_LOSS = {
+    "linear": "use kernel='quadratic'",
+    "huber": "use kernel='huber'",
+    "soft_l1": "kernel='huber' is the closest to 'soft_l1'",
+    "cauchy": "use kernel='cauchy'",
+    "arctan": "kernel='geman_mcclure' is bounded like 'arctan'",
+}
+HINTS = {
+    "loss": "robust losses are called kernels, and f_scale is tau",
     "f_scale": "its meaning is that of tau",
     "method": "there is one method, Levenberg-Marquardt; leave it out",
     "tr_solver": "the linear solver follows the type of the Jacobian; leave it out",
@@ -32,11 +37,12 @@ def refuse_options(function: str, options: dict[str, Any]) -> None:
     if not options:
         return
     name, value = next(iter(options.items()))
-    hint = _HINTS.get(name, "")
+    hint = HINTS.get(name, "")
     if name == "loss":
-        hint = "robust losses are called kernels, and f_scale is tau"
-        if value in _KERNEL_OF_LOSS:
-            hint += f": use kernel={_KERNEL_OF_LOSS[value]!r}"
+        if isinstance(value, str) and value in _KERNEL_OF_LOSS:
+            hint += f": {_KERNEL_OF_LOSS[value]}"
+        elif callable(value):
+            hint += ": for a loss of your own, derive from sklearn_mm.kernels.Kernel"
     raise TypeError(
         f"{function}() got an unexpected keyword argument {name!r}"
         + (f": {hint}." if hint else ".")
@@ -45,12 +51,19 @@ def refuse_options(function: str, options: dict[str, Any]) -> None:
 
 def checked_start(x0: Any) -> Array:
     """The start as a vector."""
-    x0 = np.atleast_1d(np.asarray(x0))
-    if np.iscomplexobj(x0):
+    values = np.atleast_1d(np.asarray(x0))
+    if np.iscomplexobj(values):
         raise ValueError("x0 must be real.")
-    x0 = x0.astype(np.float64)
-    if x0.ndim != 1 or x0.size == 0:
+    if values.dtype.kind not in "biuf":
+        try:
+            values = np.array([float(value) for value in values])
+        except (TypeError, ValueError):
+            raise ValueError(f"x0 must hold numbers, got {x0!r}.") from None
+    x0 = values.astype(np.float64)
+    if x0.ndim != 1:
         raise ValueError(f"x0 must have one dimension, got shape {x0.shape}.")
+    if x0.size == 0:
+        raise ValueError("x0 is empty: there are no parameters to optimise.")
     if not np.isfinite(x0).all():
         raise ValueError("x0 contains NaN or infinity.")
     return x0
@@ -192,6 +205,11 @@ def checked_workers(workers: Any) -> Workers:
         return map
     if callable(workers):
         return workers
+    if workers == 0:
+        raise ValueError(
+            "workers must be a number of processes, -1 for all cores, or a function "
+            "like map, got 0."
+        )
 
     def mapped(function: Any, points: Iterable[Any]) -> Any:
         return Parallel(n_jobs=workers)(delayed(function)(point) for point in points)
@@ -199,25 +217,30 @@ def checked_workers(workers: Any) -> Workers:
     return mapped
 
 
-@dataclass(frozen=True, eq=False)
-class WithKnownInliers(Kernel):
-    """A kernel, but the square for residual vectors that are known to be inliers."""
+def checked_fixed(fixed: Any, x0: Array, jac: Any, retract: Any) -> Any:
+    """Mask of parameters (of directions, if they live on a manifold) to hold."""
+    size = x0.size
+    if retract is not None and callable(jac) and np.asarray(fixed).dtype == bool:
+        size = np.size(fixed)  # checked against the Jacobian
+    mask = checked_mask("fixed", fixed, size, "parameter")
+    if mask is not None and mask.all():
+        raise ValueError("All parameters are fixed: there is nothing to optimise.")
+    return mask
 
-    kernel: Kernel
-    known: Any
 
-    def loss(self, z: Any) -> Array:
-        """Half of z where the inlier is known."""
-        return np.where(self.known, np.asarray(z) / 2, self.kernel.loss(z))
-
-    def weight(self, z: Any) -> Array:
-        """One where the inlier is known."""
-        return np.where(self.known, 1.0, self.kernel.weight(z))
-
-    def penalty(self, u: Any) -> Array:
-        """Zero where the inlier is known."""
-        return np.where(self.known, 0.0, self.kernel.penalty(u))
-
-    def upper_bound(self, z: Any, u: Any) -> Array:
-        """Half of z where the inlier is known."""
-        return np.where(self.known, np.asarray(z) / 2, self.kernel.upper_bound(z, u))
+def check_together(
+    jac: Any, box: Box | None, structure: Any, retract: Any, jac_sparsity: Any
+) -> None:
+    """Arguments that exclude each other."""
+    if retract is not None and box is not None:
+        raise ValueError(
+            "bounds are bounds of parameters that are added to: they cannot be "
+            "combined with retract."
+        )
+    if retract is not None and isinstance(jac, str) and jac == "cs":
+        raise ValueError(
+            "jac='cs' moves parameters in the complex plane by addition: it cannot be "
+            "combined with retract."
+        )
+    if structure is not None and jac_sparsity is not None:
+        raise ValueError("The structure says where jac is zero: omit jac_sparsity.")

@@ -26,6 +26,7 @@ from scipy.sparse.linalg import LinearOperator
 from sklearn_mm._robust.block_structure import BlockStructure
 from sklearn_mm._robust.box import Box, BoxSystem
 from sklearn_mm._robust.differences import Differences, Workers, independent_columns
+from sklearn_mm._robust.returned import Returned, finite
 from sklearn_mm._robust.schur import SchurPlan, SchurSystem
 from sklearn_mm._robust.systems import make_system, weighted_rows, without_columns
 from sklearn_mm._solver.roles import Array, Indices, NormalSystem
@@ -116,6 +117,7 @@ class CallableResidual:
         self.sparsity, self._workers = sparsity, workers
         if not callable(jac):
             self._differences = Differences(jac, relative_step, box)
+        self._returned = Returned(residual_dim, structure, retract is None, fixed)
         self.n_fun = self.n_jac = 0
         self._size: int | None = None  # of the residuals, once known
         self._groups: Indices | None = None  # of columns, once known
@@ -123,7 +125,8 @@ class CallableResidual:
     def at(self, theta: Array) -> CallablePoint:
         """Residual vectors at theta."""
         self.n_fun += 1
-        value = self._checked_residuals(self._fun(theta))
+        value = self._returned.residuals(self._fun(theta), self._size)
+        self._size = value.size
         return CallablePoint(theta, value.reshape(-1, self.residual_dim), self)
 
     def retract(self, theta: Array, delta: Array) -> Array:
@@ -193,7 +196,7 @@ class CallableResidual:
         """The Jacobian where the residuals are known."""
         self.n_jac += 1
         if callable(self._jac):
-            value = self._checked(self._jac(theta), theta)
+            value = self._returned.jacobian(self._jac(theta), residual.size, theta)
             if self.fixed is None:
                 return value
             return self._without(value, self.fixed)
@@ -206,116 +209,18 @@ class CallableResidual:
             return self._difference_blocks(changes.slopes)
         if self.sparsity is None:
             rows, columns = np.arange(residual.size)[:, None], np.arange(theta.size)
-            return self._finite(changes.slopes(rows, columns))
+            return finite(changes.slopes(rows, columns))
         rows, columns = self.sparsity.nonzero()
-        values = self._finite(changes.slopes(rows, columns))
+        values = finite(changes.slopes(rows, columns))
         shape = (residual.size, theta.size)
         return scipy.sparse.csr_array((values, (rows, columns)), shape=shape)
-
-    # Checks.
 
     def _evaluate(self, points: Iterable[Array]) -> list[Array]:
         """Residuals at several points, for differences."""
         is_complex = self._jac == "cs"
         values = self._workers(self._fun, points)
-        return [self._checked_residuals(value, is_complex) for value in values]
-
-    def _checked_residuals(self, value: Any, is_complex: bool = False) -> Array:
-        if value is None:
-            raise ValueError(
-                "fun must return the residuals, a one-dimensional array; it returned "
-                "None. Is there a return statement?"
-            )
-        # A copy: the function may return the same buffer every time.
-        value = np.atleast_1d(np.array(value))
-        if np.iscomplexobj(value) != is_complex:
-            if is_complex:
-                raise ValueError(
-                    "jac='cs' needs a function that can be evaluated with complex "
-                    "parameters, and returns complex residuals then; fun returned real "
-                    "ones. Use jac='3-point' instead."
-                )
-            raise ValueError(
-                "fun must return real residuals, got complex ones. For complex data, "
-                "return real and imaginary parts and set residual_dim=2."
-            )
-        value = value.astype(np.complex128 if is_complex else np.float64, copy=False)
-        if value.ndim != 1:
-            raise ValueError(
-                f"fun must return a one-dimensional array, got shape {value.shape}."
-            )
-        if self._size is None:
-            if value.size == 0 or value.size % self.residual_dim:
-                raise ValueError(
-                    f"fun returned {value.size} residuals, which is not a positive "
-                    f"multiple of residual_dim={self.residual_dim}."
-                )
-            self._size = value.size
-        if value.size != self._size:
-            raise ValueError(
-                f"fun returned {value.size} residuals after {self._size} at the start."
-            )
-        return value
-
-    def _checked(self, value: Any, theta: Array) -> Any:
-        """The Jacobian that a user's function returned, if it fits the residuals."""
-        assert self._size is not None
-        if value is None:
-            raise ValueError(
-                "jac must return the Jacobian; it returned None. Is there a return "
-                "statement?"
-            )
-        if self.structure is not None:
-            s, n = self.structure, self._size // self.residual_dim
-            shapes = [(n, self.residual_dim, k) for k in (s.first_dim, s.second_dim)]
-            parts = [np.asarray(part, dtype=np.float64) for part in value]
-            if [part.shape for part in parts] != shapes:
-                raise ValueError(
-                    "With a structure, jac must return two arrays of shapes "
-                    f"{shapes[0]} and {shapes[1]}, got "
-                    f"{[part.shape for part in parts]}."
-                )
-            return tuple(self._finite(part) for part in parts)
-        if scipy.sparse.issparse(value):
-            value = scipy.sparse.csr_array(value).astype(np.float64)
-            self._finite(value.data)
-        elif not isinstance(value, LinearOperator):
-            value = np.asarray(value)
-            if np.iscomplexobj(value):
-                raise ValueError("jac must return a real matrix, got a complex one.")
-            value = np.atleast_2d(value.astype(np.float64, copy=False))
-            self._finite(value)
-        if value.ndim != 2 or value.shape[0] != self._size:
-            turned = value.shape == (theta.size, self._size)
-            raise ValueError(
-                f"jac must return a matrix with {self._size} rows, got shape "
-                f"{value.shape}." + " It looks transposed." * turned
-            )
-        self._check_columns(value.shape, theta)
-        return value
-
-    def _check_columns(self, shape: tuple[int, int], theta: Array) -> None:
-        if self._retract is None and shape[1] != theta.size:
-            raise ValueError(
-                f"jac must return a matrix with one column per parameter, shape "
-                f"({shape[0]}, {theta.size}), got shape {shape}."
-            )
-        if shape[1] == 0:
-            raise ValueError(
-                "jac returned a matrix without columns: there is nothing to move."
-            )
-        if self.fixed is not None and shape[1] != len(self.fixed):
-            raise ValueError(
-                f"fixed has {len(self.fixed)} entries, the Jacobian {shape[1]} columns."
-            )
-
-    @staticmethod
-    def _finite(values: Array) -> Array:
-        if not np.isfinite(values).all():
-            raise ValueError("The Jacobian contains NaN or infinity.")
-        return values
-
-    # Jacobians.
+        check = self._returned.residuals
+        return [check(value, self._size, is_complex) for value in values]
 
     def _product(self, J: Any, delta: Array) -> Array:
         if self.structure is not None:
@@ -372,4 +277,4 @@ class CallableResidual:
         rows = np.arange(s.n_residuals * d).reshape(-1, d, 1)
         first, second = s.blocks(np.arange(s.n_parameters))
         A, B = slopes(rows, first[:, None, :]), slopes(rows, second[:, None, :])
-        return self._finite(A), self._finite(B)
+        return finite(A), finite(B)

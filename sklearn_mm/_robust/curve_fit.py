@@ -17,6 +17,7 @@ from sklearn.utils._param_validation import (
     validate_params,
 )
 
+from sklearn_mm._robust.arguments import HINTS, refuse_options
 from sklearn_mm._robust.least_squares import robust_least_squares
 from sklearn_mm._rows.validation import check_size
 from sklearn_mm.kernels import KERNELS, get_kernel
@@ -49,18 +50,19 @@ def robust_curve_fit(
     sigma=None,
     absolute_sigma=False,
     *,
-    scale="auto",
-    kernel="smooth_truncated_quadratic",
-    bounds=(-np.inf, np.inf),
+    scale: Any = "auto",
+    kernel: Any = "smooth_truncated_quadratic",
+    bounds: Any = (-np.inf, np.inf),
     jac=None,
     check_finite=None,
     nan_policy=None,
     full_output=False,
     **kwargs,
-):
+) -> Any:
     """Fit a function to data, some of which are wrong.
 
-    Calls of :func:`scipy.optimize.curve_fit` work unchanged: the parameters of
+    Calls of :func:`scipy.optimize.curve_fit` work unchanged, unless they choose a
+    ``method`` or a ``loss``: the parameters of
     ``ydata = f(xdata, *parameters) + noise`` are estimated, but outliers in `ydata` are
     found and left out, instead of spoiling the fit.
 
@@ -175,6 +177,12 @@ def robust_curve_fit(
     >>> np.flatnonzero(info["outliers"])[:4]
     array([ 0,  5, 10, 15])
     """
+    if "tau" in kwargs:
+        raise TypeError(
+            "robust_curve_fit() got an unexpected keyword argument 'tau': give scale, "
+            "the standard deviation of the noise, from which the width follows."
+        )
+    refuse_options("robust_curve_fit", {k: v for k, v in kwargs.items() if k in HINTS})
     p0 = _start(f, p0, bounds)
     if check_finite is None:
         check_finite = nan_policy is None
@@ -345,4 +353,6 @@ class _Model:
             return values
         if self.sigma.ndim == 1:
             return (values.T / self.sigma).T
-        return scipy.linalg.solve_triangular(self.sigma, values, lower=True)
+        return scipy.linalg.solve_triangular(
+            self.sigma, values, lower=True, check_finite=False
+        )

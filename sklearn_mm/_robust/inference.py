@@ -114,14 +114,14 @@ class Inference:
                 columns.append(np.full(rows.n_rows, np.inf))
                 continue
             args = (self.frame, unit * part.matrix)
-            columns.append(rows.fill(rows.column(), quadratic_forms, args=args))
+            columns.append(np.concatenate(list(rows.map(quadratic_forms, args=args))))
         return np.column_stack(columns)
 
     def leverages(self, rows: Rows) -> Array:
         """x'(X'WX + P)^-1 x of rows: large far from rows that have weight."""
         assert self.distance is not None
         args = (self.frame, self.distance)
-        return rows.fill(rows.column(), quadratic_forms, args=args)
+        return np.concatenate(list(rows.map(quadratic_forms, args=args)))
 
 
 def infer(
@@ -167,6 +167,8 @@ def infer(
             n_rows=scaling.weight * total,
             robust_r2=_robust_r2(sums, gaussian_moments(kernel, width, d)),
         )
+    if model.l1:
+        return replace(told, reason="There is no covariance with an L1 penalty.")
     if q > MAX_COLUMNS:
         reason = f"The covariance of {q} > {MAX_COLUMNS} coefficients is not formed."
         return replace(told, reason=reason)
@@ -199,7 +201,7 @@ def _sandwiches(
     model: LinearResidual = problem.model
     rows = model.rows
     args: tuple[Any, ...] = (model.frame, distance)
-    leverage = rows.fill(rows.column(), quadratic_forms, args=args)
+    leverage = rows.keep(rows.fill(rows.column(), quadratic_forms, args=args))
     columns = (point.residual, problem.sample_weight, leverage)
     parts = []
     for k, each in enumerate(moments):

@@ -96,7 +96,8 @@ class LinearResidual:
     frame: Frame  # how columns are standardised
     centre: Array  # of the targets, one per output
     spread: Array  # of the targets, one per output
-    alpha: float = 0.0  # penalty of coefficients in the units of X
+    alpha: float = 0.0  # L2 penalty of coefficients in the units of X
+    l1: tuple[float, ...] = ()  # L1 penalties, one per output, if there are any
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -130,10 +131,14 @@ class LinearResidual:
 
     def penalty(self, theta: Array) -> float:
         """The part of the objective that depends on theta alone."""
-        if not self.alpha:
+        if not (self.alpha or self.l1):
             return 0.0
         B = theta.reshape(self.shape)
-        return 0.5 * float(np.sum(self.ridge[:, None] * np.square(B)))
+        penalty = 0.5 * float(np.sum(self.ridge[:, None] * np.square(B)))
+        if self.l1:
+            coef = B[: len(self.frame.mean)] / self.frame.scale[:, None]
+            penalty += float(np.sum(np.abs(coef) @ self.l1))
+        return penalty
 
     @property
     def ridge(self) -> Array:
@@ -176,6 +181,12 @@ class LinearResidual:
         """What `normal_equations` adds up."""
         function = sparse_sums if self.is_sparse else dense_sums
         return SumOver(function, (residual, weights), (self.frame,))
+
+    def sparse_diagonal(self, weights: Column) -> Array:
+        """The diagonal of Z' diag(w) Z for sparse rows, which are not centred."""
+        squares, total = self.rows.sum(weighted_squares, weights)
+        squares = squares / np.square(self.frame.scale)
+        return np.append(squares, total) if self.frame.fit_intercept else squares
 
     def right_side(self, theta: Array, G: Array) -> Array:
         """G with the gradient of the penalty at theta."""
@@ -262,6 +273,11 @@ def products(X: Any, weights: Array, residual: Array) -> tuple[Array, Array]:
         else:
             raw += rows.T @ V[block]
     return raw, V.sum(axis=0)
+
+
+def weighted_squares(X: Any, weights: Array) -> tuple[Array, Array]:
+    """Sums of weighted squares of sparse columns, and of the weights."""
+    return X.multiply(X).T @ weights, weights.sum(keepdims=True)
 
 
 def dense_sums(

@@ -11,6 +11,7 @@ import numpy as np
 import scipy.linalg
 import scipy.sparse.linalg
 
+from sklearn_mm._robust.elastic_net import minimize_bound
 from sklearn_mm._robust.linear import LinearPoint, LinearResidual
 from sklearn_mm._rows.table import Column
 from sklearn_mm._solver.roles import Array
@@ -37,10 +38,13 @@ def solve(
 
 
 def least_squares(model: LinearResidual, weights: Column) -> LinearPoint:
-    """The point of (ridge) least squares."""
+    """The point of least squares, with the model's penalties."""
     origin = model.at(np.zeros(model.shape).ravel())
-    delta, _, _ = solve(model, origin, weights)
-    return model.at(delta.ravel(), origin.residual)
+    if model.l1:
+        theta, _ = minimize_bound(model, origin, weights)
+    else:
+        theta = solve(model, origin, weights)[0].ravel()
+    return model.at(theta, origin.residual)
 
 
 def _conjugate_gradients(
@@ -48,7 +52,9 @@ def _conjugate_gradients(
 ) -> tuple[Array, Array]:
     """The same minimiser without forming H, for many sparse columns.
 
-    Conjugate gradients minimise over subspaces: delta' H delta = delta' G.
+    Conjugate gradients minimise over subspaces: delta' H delta = delta' G. Columns
+    with few entries have large penalties when they are standardised; the diagonal of H
+    makes up for that.
     """
     q, d = model.shape
     G = model.right_side(point.theta, model.gradient(point.residual, weights))
@@ -60,8 +66,11 @@ def _conjugate_gradients(
         return products
 
     H = scipy.sparse.linalg.LinearOperator((q, q), matvec=product, dtype=float)
+    diagonal = model.sparse_diagonal(weights) + model.ridge
+    M = scipy.sparse.diags_array(1.0 / np.maximum(diagonal, np.finfo(float).tiny))
     cg: Any = scipy.sparse.linalg.cg
-    columns = [cg(H, G[:, j], rtol=_CG_TOLERANCE, maxiter=q)[0] for j in range(d)]
+    options = {"rtol": _CG_TOLERANCE, "maxiter": q, "M": M}
+    columns = [cg(H, G[:, j], **options)[0] for j in range(d)]
     return np.column_stack(columns), G
 
 

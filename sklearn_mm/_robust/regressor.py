@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from numbers import Integral, Real
+from typing import Any
 
 import numpy as np
 from sklearn.base import (
@@ -69,8 +70,8 @@ class HalfQuadraticRobustRegressor(
 ):
     """Robust linear regression with certified truncated inference.
 
-    Minimises ``sum_i sample_weight_i * tau**2 * psi(||r_i||**2 / tau**2) +
-    alpha / 2 * ||coef||**2`` over linear models, where psi is a robust kernel of width
+    Minimises ``sum_i sample_weight_i * tau**2 * psi(||r_i||**2 / tau**2)``, plus a
+    penalty if there is one, over linear models, where psi is a robust kernel of width
     ``tau = tuning * scale`` and r_i are the residuals. Each row has a latent
     confidence weight; how accurately the weights are inferred before the coefficients
     move is decided by a criterion of the paper [1]_.
@@ -108,8 +109,15 @@ class HalfQuadraticRobustRegressor(
         under Gaussian noise, for the number of outputs at hand.
 
     alpha : float, default=0.0
-        Weight of the L2 penalty on the coefficients, as in
-        :class:`~sklearn.linear_model.Ridge`. Must be non-negative.
+        Weight of the penalty on the coefficients, non-negative. It is added to the
+        *sum* over rows: alpha is that of :class:`~sklearn.linear_model.Ridge`, and
+        n_samples times that of :class:`~sklearn.linear_model.ElasticNet`.
+
+    l1_ratio : float, default=0.0
+        Part of the penalty that is L1, in [0, 1]: the penalty is ``alpha * (l1_ratio *
+        ||coef||_1 + (1 - l1_ratio) / 2 * ||coef||**2)``. With ``l1_ratio > 0``
+        coefficients are zero unless they are needed, and there may be more features
+        than rows.
 
     fit_intercept : bool, default=True
         Whether to fit an intercept.
@@ -179,7 +187,7 @@ class HalfQuadraticRobustRegressor(
         fitted, outputs taken one at a time. Entries of coefficients that the data do
         not determine are nan; all are infinite if there are not more rows than
         coefficients. With ``alpha > 0`` it is that of the penalised coefficients about
-        their own mean. None with more than 1,000 features.
+        their own mean. None with an L1 penalty, or more than 1,000 coefficients.
 
     robust_r2_ : float or ndarray of shape (n_outputs,)
         Share of the inliers' variance that the model explains, as in
@@ -276,6 +284,7 @@ class HalfQuadraticRobustRegressor(
         "scale": [StrOptions({"auto"}), Interval(Real, 0, None, closed="neither")],
         "tuning": [None, Interval(Real, 0, None, closed="neither")],
         "alpha": [Interval(Real, 0, None, closed="left")],
+        "l1_ratio": [Interval(Real, 0, 1, closed="both")],
         "fit_intercept": ["boolean"],
         "cov_type": [StrOptions({"nonrobust", "HC3"})],
         "init": [
@@ -297,15 +306,16 @@ class HalfQuadraticRobustRegressor(
 
     def __init__(
         self,
-        kernel="smooth_truncated_quadratic",
+        kernel: Any = "smooth_truncated_quadratic",
         *,
-        criterion="regemm",
-        scale="auto",
+        criterion: Any = "regemm",
+        scale: Any = "auto",
         tuning=None,
         alpha=0.0,
+        l1_ratio=0.0,
         fit_intercept=True,
         cov_type="nonrobust",
-        init="auto",
+        init: Any = "auto",
         eta=0.5,
         eta_prime=0.75,
         rho=0.5,
@@ -322,6 +332,7 @@ class HalfQuadraticRobustRegressor(
         self.scale = scale
         self.tuning = tuning
         self.alpha = alpha
+        self.l1_ratio = l1_ratio
         self.fit_intercept = fit_intercept
         self.cov_type = cov_type
         self.init = init
@@ -369,7 +380,7 @@ class HalfQuadraticRobustRegressor(
         scaling = Scaling.of(
             rows, y, weight, unit_weight, self.fit_intercept, type(self).__name__
         )
-        model = scaling.model(rows, y, self.alpha)
+        model = scaling.model(rows, y, *self._penalties())
         kernel, tuning = self._kernel(model.shape[1])
         criterion = self._criterion()
         monitor = FitMonitor.of(self, *data, scaling.plane, scaling.objective)
@@ -385,7 +396,9 @@ class HalfQuadraticRobustRegressor(
         )
         warn_of_data(start, X.shape, bool(self.alpha))
         if model.shape[1] > 1:  # each output in units of its own noise
-            scaling, model, start = _in_noise_scales(scaling, model, start, y)
+            scaling = scaling.rescaled(start.scale)
+            model = scaling.model(rows, y, *self._penalties())
+            start = _in_noise_scales(model, start)
         tau = tuning * float(start.scale[0])
         problem = HalfQuadraticProblem(model, rows.beside, kernel, tau, weight)
         history, memory = History(), Workspace()
@@ -457,6 +470,10 @@ class HalfQuadraticRobustRegressor(
         check_size("tuning", tuning)
         return kernel, float(tuning)
 
+    def _penalties(self):
+        """The L2 and the L1 penalty."""
+        return (1.0 - self.l1_ratio) * self.alpha, self.l1_ratio * self.alpha
+
     def _known_scale(self, scaling):
         """The noise scale in the solver's units, or None if it is to be chosen."""
         if isinstance(self.scale, str):
@@ -473,7 +490,11 @@ class HalfQuadraticRobustRegressor(
     def _first_effort(self, previous):
         if previous is not None or not isinstance(self.init, str):
             return _TRUSTED
-        return _CHOSEN if self.init == "auto" else _UNTRUSTED
+        if self.init != "auto":
+            return _UNTRUSTED
+        # A bounded loss is least where all coefficients are zero and all rows are
+        # rejected, if the L1 penalty is large: the chosen start is not to be left.
+        return _EXACT if self.alpha * self.l1_ratio > 0.0 else _CHOSEN
 
     def _minimize(self, problem, point, criterion, previous, history, monitor, memory):
         """The criterion's run, then exact weights to the end."""
@@ -510,13 +531,11 @@ class HalfQuadraticRobustRegressor(
         self.inlier_mask_ = rows.output(mask, bool)
 
 
-def _in_noise_scales(scaling, model, start, y):
-    """The same start with every output in units of its noise."""
-    scaling = scaling.rescaled(start.scale)
-    model = scaling.model(model.rows, y, model.alpha * scaling.weight)
+def _in_noise_scales(model, start):
+    """The same start with every output in units of its noise, those of the model."""
     theta = start.point.theta.reshape(model.shape) / start.scale
     point = model.at(theta.ravel(), start.point.residual)
-    return scaling, model, replace(start, point=point, scale=np.ones_like(start.scale))
+    return replace(start, point=point, scale=np.ones_like(start.scale))
 
 
 def _is_within(residual, radius, out=None):

@@ -74,10 +74,16 @@ class Scaling:
         frame = moments.frame(X.dtype)
         return cls(frame, centre, spread, unit_weight, len(y.shape) == 1, X.dtype)
 
-    def model(self, rows: Rows, y: Array, alpha: float = 0.0) -> LinearResidual:
-        """The linear model of these data in the solver's units."""
+    def model(
+        self, rows: Rows, y: Array, alpha: float = 0.0, l1: float = 0.0
+    ) -> LinearResidual:
+        """The linear model of these data in the solver's units.
+
+        The penalties, L2 and L1, are in the user's.
+        """
         units = (self.frame, self.centre, self.spread)
-        return LinearResidual(rows, y, *units, float(alpha) / self.weight)
+        lasso = tuple(l1 / self.weight / self.spread) if l1 else ()
+        return LinearResidual(rows, y, *units, float(alpha) / self.weight, lasso)
 
     def rescaled(self, scale: Array) -> Scaling:
         """The same with targets in units of their noise, given in the present ones."""

@@ -23,6 +23,12 @@ def warn_of_data(start: Start, shape: tuple[int, int], penalised: bool) -> None:
             "per parameter: only few outliers can be told from the others. Pass more "
             "rows, fewer features, or alpha > 0."
         )
+    if Verdict.OVERFITTED in verdict:
+        warn_user(
+            f"With n_samples={n} and n_features={p} the penalty leaves so many "
+            "parameters that a constant predicts y better than the plane does: rows "
+            "are judged by y alone. Pass a larger alpha, more rows or fewer features."
+        )
     if Verdict.MINORITY in verdict:
         warn_user(
             f"Only {100 * start.share:.0f} % of the rows follow the fitted plane: the "

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from reference import LOSSES, loss_of_rows, make, minimum
 
-from sklearn_mm._hebbian.difference import DifferencePhases, Experience, Stacks
+from sklearn_mm._hebbian.difference import DifferencePhases, Experience
 from sklearn_mm._hebbian.energy import (
     BOXES,
     Network,
@@ -16,6 +16,7 @@ from sklearn_mm._hebbian.energy import (
     unpack,
     upper_bound,
 )
+from sklearn_mm._hebbian.gradient import Stacks
 
 FEEDBACKS = (1.0, 0.3, 0.05, 0.01)
 

@@ -16,9 +16,14 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from sklearn_mm import ContrastiveHebbianClassifier, ContrastiveHebbianRegressor
-from sklearn_mm._hebbian.base import supports_partial_fit
-from sklearn_mm._hebbian.estimators import project_to_simplex
-from sklearn_mm._hebbian.training import feedback_weight
+from sklearn_mm._hebbian.classifier import project_to_simplex
+from sklearn_mm._hebbian.settings import (
+    criterion_of,
+    feedback_weight,
+    learning_rate_of,
+    penalty_of,
+    supports_partial_fit,
+)
 from sklearn_mm.baselines import Alternating, Joint
 from sklearn_mm.criteria import (
     Fixed,
@@ -216,7 +221,7 @@ def test_schedules_of_sgd(friedman):
     rates = model.history_.step_size
     t = np.arange(1, len(rates) + 1)
     assert_allclose(rates, 1e-3 / t**0.75)
-    criterion = model._criterion()
+    criterion = criterion_of(model)
     assert criterion.power_t == 1.5
     assert_allclose(criterion.rho_at(3), 0.5 / 4**1.5)
 
@@ -225,6 +230,7 @@ def test_schedules_of_sgd(friedman):
 def test_partial_fit_is_a_pass_over_the_rows(friedman, solver):
     X, y = friedman
     kwargs = {"solver": solver, "shuffle": False, "max_iter": 4}
+    kwargs |= {"learning_rate_init": 0.002, "alpha": 1e-3}  # "auto" looks at n_samples
     whole = regressor(**kwargs).fit(X, y)
     stream = regressor(**kwargs)
     for _ in range(4):
@@ -444,6 +450,30 @@ def test_automatic_feedback_can_be_held_in_single_precision():
         assert_allclose(feedback**-n_hidden, 1e12)
     assert feedback_weight("auto", "gd", 3) == 1.0
     assert feedback_weight(0.5, "gd", 3) == 0.5
+
+
+def test_rate_and_penalty_by_default():
+    model = ContrastiveHebbianRegressor()
+    rates = [learning_rate_of(model, n) for n in (10, 12_500, 50_000, 10**7, None)]
+    assert_allclose(rates, [0.004, 0.002, 0.001, 0.001, 0.001])
+    penalties = [penalty_of(model, n) for n in (100, 20_000, 10**7, None)]
+    assert_allclose(penalties, [0.01, 5e-5, 5e-5, 5e-5])
+    model.set_params(learning_rate_init=0.7, alpha=0.3)
+    assert (learning_rate_of(model, 10), penalty_of(model, 10)) == (0.7, 0.3)
+    assert learning_rate_of(ContrastiveHebbianRegressor(solver="sgd"), 10) == 0.001
+
+
+def test_rate_and_penalty_where_rows_are_not_all_or_copies(friedman):
+    X, y = friedman
+    for params in ({}, {"batch_size": None}):
+        auto, given = (
+            regressor(**params, **more)
+            for more in ({}, {"learning_rate_init": 1e-3, "alpha": 5e-5})
+        )
+        train = "fit" if params else "partial_fit"
+        for model in (auto, given):
+            getattr(model, train)(X, y)
+        assert_array_equal(auto.predict(X), given.predict(X))
 
 
 def test_deep_networks_are_trained_with_defaults(friedman):

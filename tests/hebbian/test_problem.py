@@ -17,12 +17,8 @@ from reference import (
 
 from sklearn_mm._hebbian.energy import BOXES, Network
 from sklearn_mm._hebbian.inputs import Units
-from sklearn_mm._hebbian.problem import (
-    ContrastiveProblem,
-    certified_bounds,
-    free_outputs,
-    upper_after,
-)
+from sklearn_mm._hebbian.problem import ContrastiveProblem, upper_after
+from sklearn_mm._hebbian.to_the_end import certified_bounds, free_outputs
 from sklearn_mm._solver.gradient_steps import GradientDescent
 from sklearn_mm._solver.history import History
 from sklearn_mm._solver.inference import DoublingRestart

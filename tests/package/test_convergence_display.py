@@ -132,6 +132,18 @@ def test_inside_of_pipelines_and_searches(pyplot, contaminated):
     assert display.histories == [search.best_estimator_[-1].history_]
 
 
+def test_gap_on_a_third_axes(pyplot, network):
+    _, axes = pyplot.subplots(3, 1)
+    display = ConvergenceDisplay.from_estimator(network, ax=axes, x="updates")
+    (line,) = display.gap_lines_
+    history = network.history_
+    assert_allclose(line.get_ydata(), history.gap / history.upper_bound)
+    assert axes[2].get_yscale() == "log" and axes[2].get_xlabel() == "update"
+    display.histories[0] = {**history, "gap": np.zeros_like(history.gap)}
+    display.plot(ax=axes)
+    assert_allclose(display.gap_lines_[0].get_ydata(), 1e-16)
+
+
 def test_axes_of_the_user(pyplot, robust):
     _, ax = pyplot.subplots()
     display = ConvergenceDisplay.from_estimator(robust, ax=ax)
@@ -142,8 +154,8 @@ def test_axes_of_the_user(pyplot, robust):
     assert display.axes_[1] is axes[1]
     assert display.lines_[0].get_color() == "red"
     assert display.gaps_[0].get_alpha() == 0.5
-    with pytest.raises(ValueError, match="one or two axes"):
-        display.plot(ax=pyplot.subplots(3)[1])
+    with pytest.raises(ValueError, match="one to three axes"):
+        display.plot(ax=pyplot.subplots(4)[1])
 
 
 def test_lower_bounds_of_zero_do_not_spoil_the_scale(pyplot, robust):

@@ -4,6 +4,7 @@ import inspect
 import math
 import re
 
+import numpy as np
 import pytest
 
 import sklearn_mm
@@ -69,3 +70,26 @@ def test_defaults_are_the_documented_ones(name):
             found = [parameters[each].default for each in names.split(", ")]
             # One value may be that of all.
             assert found == values * (len(found) // len(values))
+
+
+@pytest.mark.parametrize("kernel", kernels.KERNELS.values(), ids=lambda k: k.name)
+def test_formulas_of_kernels_are_documented(kernel):
+    for name, method in vars(type(kernel)).items():
+        if inspect.isfunction(method) and not name.startswith("__"):
+            assert method.__doc__, name
+    # Formulas between ticks are those of the code.
+    z, u = np.linspace(0.0, 1.0, 5), np.linspace(0.1, 1.0, 5)
+    for name in ("loss", "weight", "penalty", "penalty_slope"):
+        method = vars(type(kernel)).get(name)
+        formula = re.match(r"``(.+?)``", method.__doc__) if method else None
+        if formula:
+            names = {"sqrt": np.sqrt, "exp": np.exp, "log": np.log, "z": z, "u": u}
+            value = getattr(kernel, name)(u if name.startswith("penalty") else z)
+            np.testing.assert_allclose(value, eval(formula[1], names), atol=1e-15)
+
+
+def test_help_opens_with_what_the_package_offers():
+    text = sklearn_mm.__doc__
+    offered = [name for name in sklearn_mm.__all__ if name != "__version__"]
+    assert all(f"`{name}`" in text for name in offered)
+    assert text.index("HalfQuadraticRobustRegressor") < text.index("pickle")

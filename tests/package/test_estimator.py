@@ -1,6 +1,9 @@
 """What the estimators share: warnings at the user's line, and their parameters."""
 
+import email.message
+import importlib.metadata
 import inspect
+import re
 import warnings
 
 import numpy as np
@@ -14,6 +17,7 @@ from sklearn_mm import (
     ContrastiveHebbianClassifier,
     ContrastiveHebbianRegressor,
     HalfQuadraticRobustRegressor,
+    _estimator,
 )
 from sklearn_mm._estimator import warn_user
 
@@ -112,3 +116,46 @@ class TestNumberOfJobs:
     @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
     def test_all_others_are_joblibs(self, cls, n_jobs):
         cls(n_jobs=n_jobs, max_iter=1, random_state=0).fit(self.X, self.y)
+
+
+class TestLinks:
+    """Views in notebooks."""
+
+    @pytest.fixture(autouse=True)
+    def fresh_metadata(self):
+        _estimator._doc_link_template.cache_clear()
+        yield
+        _estimator._doc_link_template.cache_clear()
+
+    def addresses(self, monkeypatch, *urls):
+        metadata = email.message.Message()
+        for url in urls:
+            metadata["Project-URL"] = url
+        monkeypatch.setattr(importlib.metadata, "metadata", lambda name: metadata)
+
+    def test_without_an_address_there_are_none(self, monkeypatch):
+        self.addresses(monkeypatch, "Source, https://example.org/source")
+        model = SHORT["robust"]
+        before = dict(vars(model))
+        html = model._repr_html_()
+        assert "<a" in html or "param-doc-link" not in html  # texts are kept
+        assert "href" not in html
+        assert "Documentation for" not in html
+        assert vars(model) == before
+        pipeline = make_pipeline(StandardScaler(), model)._repr_html_()
+        links = re.findall(r'href="([^"]*)"', pipeline)
+        assert all(link.startswith("https://scikit-learn.org") for link in links)
+
+    def test_lead_to_the_pages_of_the_site(self, monkeypatch):
+        self.addresses(monkeypatch, "Documentation, https://example.org/docs/")
+        page = "https://example.org/docs/reference/sklearn_mm."
+        for name, estimator in SHORT.items():
+            html = estimator._repr_html_()
+            assert f'href="{page}{type(estimator).__name__}.html"' in html, name
+
+    def test_of_a_folder_that_is_not_installed(self, monkeypatch):
+        def missing(name):
+            raise importlib.metadata.PackageNotFoundError(name)
+
+        monkeypatch.setattr(importlib.metadata, "metadata", missing)
+        assert SHORT["robust"]._get_doc_link() == ""

@@ -9,7 +9,7 @@ from sklearn.datasets import make_regression
 from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import LinearRegression, Ridge
 from sklearn.metrics import r2_score
-from sklearn.model_selection import GridSearchCV, cross_validate
+from sklearn.model_selection import GridSearchCV, KFold, cross_validate
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
@@ -138,7 +138,9 @@ class TestScorer:
         X, y = data
         model = HalfQuadraticRobustRegressor(random_state=0).fit(X, y)
         pipeline = make_pipeline(StandardScaler(), clone_of(model)).fit(X, y)
-        search = GridSearchCV(clone_of(model), {"alpha": [0.0]}, cv=2).fit(X, y)
+        # The outliers come first: they would be most of an unshuffled fold.
+        folds = KFold(2, shuffle=True, random_state=0)
+        search = GridSearchCV(clone_of(model), {"alpha": [0.0]}, cv=folds).fit(X, y)
         meta = RobustRegressor(Ridge(), random_state=0).fit(X, y)
         for reference in (model, pipeline, search):
             scale = robust_scorer(reference)._kwargs["scale"]

@@ -5,6 +5,7 @@ import inspect
 import numpy as np
 import pytest
 from scipy.optimize import Bounds, curve_fit
+from sklearn.exceptions import ConvergenceWarning
 
 from sklearn_mm import robust_curve_fit
 
@@ -212,6 +213,7 @@ def test_nan_policy():
         ({"jac": lambda x, a, b, c: np.ones((60, 2))}, ValueError, "jac must return"),
         ({"method": "lm"}, TypeError, "one method"),
         ({"loss": "cauchy"}, TypeError, "kernel='cauchy'"),
+        ({"tau": 1.0}, TypeError, "'tau': give scale"),
         ({"maxfev": 2, "scale": 0.05}, RuntimeError, "not found: The maximum number"),
     ],
 )
@@ -219,6 +221,14 @@ def test_bad_input(change, error, message):
     x, y, _ = data()
     with pytest.raises(error, match=message):
         robust_curve_fit(**{"f": model, "xdata": x, "ydata": y, **change})
+
+
+def test_as_many_points_as_parameters():
+    """The covariance is infinite, as scipy's is."""
+    x, y, _ = data()
+    with pytest.warns(ConvergenceWarning, match="cannot be estimated"):
+        _, pcov = robust_curve_fit(model, x[::20], y[::20], TRUTH)
+    assert len(x[::20]) == 3 and np.isposinf(pcov).all()
 
 
 def test_exact_data():

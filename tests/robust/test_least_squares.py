@@ -491,7 +491,12 @@ def test_own_criterion_and_kernel():
     [
         ({"x0": [np.nan]}, "x0 contains NaN"),
         ({"x0": [[1.0]]}, "x0 must have one dimension"),
-        ({"x0": []}, "x0 must have one dimension"),
+        ({"x0": []}, "x0 is empty"),
+        ({"x0": None}, "x0 must hold numbers, got None"),
+        ({"x0": ["a"]}, "x0 must hold numbers"),
+        ({"fun": lambda x: ["a"]}, "fun must return an array of numbers"),
+        ({"jac": lambda x: [["a"]] * 3}, "jac must return an array of numbers"),
+        ({"workers": 0}, "workers must be a number of processes"),
         ({"x0": [1j]}, "x0 must be real"),
         ({"fun": lambda x: np.ones((2, 2))}, "fun must return a one-dimensional"),
         ({"fun": lambda x: np.array([])}, "not a positive multiple of residual_dim"),

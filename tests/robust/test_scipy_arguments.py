@@ -1,5 +1,6 @@
 """Arguments of scipy's least_squares with scipy's meaning, results against scipy's."""
 
+import inspect
 import pickle
 import warnings
 from concurrent.futures import ThreadPoolExecutor
@@ -402,8 +403,10 @@ def test_linear_operators(method):
     [
         ({"loss": "cauchy"}, "use kernel='cauchy'"),
         ({"loss": "linear"}, "use kernel='quadratic'"),
-        ({"loss": "soft_l1"}, "robust losses are called kernels"),
-        ({"loss": lambda z: z}, "robust losses are called kernels"),
+        ({"loss": "soft_l1"}, "kernel='huber' is the closest"),
+        ({"loss": "arctan"}, "kernel='geman_mcclure' is bounded"),
+        ({"loss": lambda z: z}, "derive from sklearn_mm.kernels.Kernel"),
+        ({"loss": np.ones(2)}, "robust losses are called kernels, and f_scale is tau"),
         ({"f_scale": 0.1}, "its meaning is that of tau"),
         ({"method": "trf"}, "one method"),
         ({"tr_solver": "lsmr"}, "type of the Jacobian"),
@@ -413,6 +416,18 @@ def test_linear_operators(method):
 def test_words_of_scipy(option, hint):
     with pytest.raises(TypeError, match=hint):
         robust_least_squares(rosenbrock, [1.0, 1.0], **option)
+
+
+def test_every_argument_of_scipy_is_taken_or_answered():
+    ours = inspect.signature(robust_least_squares).parameters
+    theirs = inspect.signature(least_squares).parameters
+    assert list(ours)[:4] == list(theirs)[:4] == ["fun", "x0", "jac", "bounds"]
+    for name, parameter in theirs.items():
+        if name in ours:
+            assert ours[name].default == parameter.default
+        else:  # loss, f_scale, method, tr_solver, tr_options
+            with pytest.raises(TypeError, match=f"argument {name!r}: ..."):
+                robust_least_squares(rosenbrock, [1.0, 1.0], **{name: None})
 
 
 def test_positional_arguments():
@@ -554,6 +569,29 @@ def test_never_worse_than_the_start(share):
             np.testing.assert_allclose(result.x, truth, atol=0.3)
     if share == 0.7:
         assert left > 0
+
+
+@pytest.mark.parametrize("kernel", ["smooth_truncated_quadratic", "welsch", "cauchy"])
+@pytest.mark.parametrize(
+    "criterion", ["regemm", "sudemm", "fixed", "graduated", "joint"]
+)
+def test_never_worse_than_any_start(criterion, kernel):
+    """With 70 % outliers, whatever the start, the bounds and the number of steps."""
+    for seed in range(12):
+        rng = np.random.default_rng(seed)
+        t, truth = rng.uniform(0, 3, 60), np.array([2.5, 1.3, 0.5])
+        y = decay(truth, t, 0.0) + 0.02 * rng.normal(size=60)
+        y[:42] += rng.uniform(0.2, 2.0, 42)
+        options = {"args": (t, y), "kernel": kernel, "criterion": criterion}
+        options |= {"tau": float(rng.choice([0.04, 0.08, 0.3]))}
+        if seed % 2:
+            options["bounds"] = (0.0, 4.0)
+        x0 = truth * rng.uniform(0.7, 1.4, 3) if seed % 3 else truth
+        # One evaluation is x0 itself.
+        start = robust_least_squares(decay, x0, max_nfev=1, **options).cost
+        for max_nfev in (4, 15, None):
+            result = robust_least_squares(decay, x0, max_nfev=max_nfev, **options)
+            assert result.cost <= start
 
 
 def test_interrupt_keeps_what_was_reached():

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
+from scipy.stats import norm
 
 from sklearn_mm._robust.start.evidence import evidence
 from sklearn_mm._robust.start.population import Populations, Window, refined_scale
@@ -87,3 +88,29 @@ def test_no_evidence_for_a_part_of_one_population():
         everything = all_rows(rows, rows.solve(np.ones((1, 100))))
         part = settle(rows, rows.solve((y < 0.3)[None] * 1.0), np.full((1, 1), 0.3))
         assert evidence(rows, everything, part)[0][0] < 5.0
+
+
+def test_evidence_knows_near_outliers_on_one_side(rng):
+    # The rest follows a law of its own: the ratio of two explicit likelihoods.
+    x = rng.normal(size=(40, 1))
+    y = x[:, 0] + rng.normal(size=40)
+    y[:12] += 6.0
+    rows = WhitenedRows.of(x, y[:, None], np.ones(40), np.zeros(1), True)
+    everything = all_rows(rows, rows.solve(np.ones((1, 40))))
+    truth = rows.whiten(np.array([[1.0], [0.0]]))
+    part = settle(rows, truth, np.array([[1.0]]) / rows.unit)
+    nats, _ = evidence(rows, everything, part)
+    inside = everything.distance[0] <= Window.of(1).square
+    r = rows.residuals(part.theta)[0, 0] / part.scale[0, 0]
+    follows = part.distance[0] <= Window.of(1).square
+    spread = max(r[~follows].std(), 1.0)
+    share = follows.mean()
+    law = share * norm.pdf(np.sqrt(part.distance[0])) + (1 - share) * norm.pdf(
+        r, r[~follows].mean(), spread
+    )
+    larger = norm.pdf(np.sqrt(everything.distance[0])) / Window.of(1).probability
+    ratio = np.log(everything.scale[0, 0] / part.scale[0, 0])
+    expected = np.sum(np.log(law / larger)[inside] + ratio)
+    expected -= 0.9 * (3 * ratio + 2 * (ratio - np.log(spread)))
+    assert nats[0] >= expected - 1e-9
+    assert_allclose(nats[0], expected, rtol=1e-6)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from numbers import Integral, Real
+from typing import Any
 
 import numpy as np
 from scipy.special import ndtr
@@ -32,6 +33,7 @@ from sklearn_mm._estimator import (
     criterion_options,
     keep_state_on_error,
 )
+from sklearn_mm._robust.learner.binning import binned_once
 from sklearn_mm._robust.learner.out_of_fold import OutOfFold, halves, partition
 from sklearn_mm._robust.learner.rounds import Reweighting, RobustLoss
 from sklearn_mm._robust.learner.start import (
@@ -41,6 +43,7 @@ from sklearn_mm._robust.learner.start import (
     robust_start,
 )
 from sklearn_mm._robust.learner.weighting import fit_weighted, weight_keyword
+from sklearn_mm._rows.validation import check_size
 from sklearn_mm.criteria import CRITERIA, get_criterion
 from sklearn_mm.kernels import KERNELS, get_kernel
 
@@ -110,10 +113,11 @@ class RobustRegressor(
         test sets have to be a partition of the rows.
 
     max_iter : int, default=4
-        Maximum number of rounds after the start; each is a fit per fold.
+        Maximum number of rounds after the start. Each makes one fit per fold.
 
-    tol : float, default=1e-2
-        The rounds end when the criterion's stopping rule holds to this tolerance.
+    tol : float, default=0.01
+        The rounds end when the weights change by less than this on average, or when
+        the criterion's stopping rule holds to this tolerance.
 
     n_jobs : int, default=None
         Number of folds that are fitted at a time; None means 1 unless in a
@@ -172,7 +176,9 @@ class RobustRegressor(
     Notes
     -----
     A fit makes at most ``n_folds * (max_iter + 1) + 11`` fits of the regressor: with
-    the defaults 36, on parts of the rows.
+    the defaults 36, on parts of the rows. For
+    :class:`~sklearn.ensemble.HistGradientBoostingRegressor` and an array X, features
+    are binned once for all of them but the last.
 
     *Start.* Weights are inferred with a narrow kernel in four rounds of two folds. In
     the first two, residuals are measured from the mode of the residuals of rows with
@@ -238,13 +244,13 @@ class RobustRegressor(
         self,
         estimator=None,
         *,
-        kernel="smooth_truncated_quadratic",
-        criterion="regemm",
-        scale="auto",
+        kernel: Any = "smooth_truncated_quadratic",
+        criterion: Any = "regemm",
+        scale: Any = "auto",
         tuning=None,
-        cv=5,
+        cv: Any = 5,
         max_iter=4,
-        tol=1e-2,
+        tol=0.01,
         n_jobs=None,
         random_state=None,
         verbose=0,
@@ -288,6 +294,7 @@ class RobustRegressor(
             )
         X, y = indexable(X, y)
         y = _check_targets(y)
+        self._check_outputs(y)
         weight = np.ones(len(y))
         if sample_weight is not None:
             weight = _check_sample_weight(
@@ -301,7 +308,7 @@ class RobustRegressor(
         random_state = check_random_state(self.random_state)
         template = _seeded(self._template(), random_state)
         splits = self._splits(X, y, random_state)
-        learner = OutOfFold(template, X, splits, self.n_jobs)
+        learner = OutOfFold(template, binned_once(template, X), splits, self.n_jobs)
         # The plain fit comes first: errors of the estimator's own are raised here.
         plain = learner.predict(y, targets.times(None))
         noise, start = self._start(learner, targets, plain)
@@ -363,6 +370,15 @@ class RobustRegressor(
             )
         return estimator
 
+    def _check_outputs(self, y):
+        learner = self._learner()
+        if y.ndim > 1 and not get_tags(learner).target_tags.multi_output:
+            raise ValueError(
+                f"y has {y.shape[1]} outputs, but the estimator "
+                f"{type(learner).__name__} supports only one. Fit one model per "
+                "output with sklearn.multioutput.MultiOutputRegressor."
+            )
+
     def _splits(self, X, y, random_state):
         cv = self.cv
         if cv is None or isinstance(cv, Integral):
@@ -406,7 +422,8 @@ class RobustRegressor(
         run = Reweighting(loss, criterion, squares(at), _FIRST_EFFORT)
         for number in range(1, self.max_iter + 1):
             confidence = run.weights()
-            if not np.any(confidence * targets.weight > 0.0):
+            nothing = not np.any(confidence * targets.weight > 0.0)
+            if nothing or run.settled(self.tol):
                 break
             new = learner.predict(targets.y, targets.times(confidence))
             step = (new - at).reshape(len(new), -1)
@@ -450,6 +467,7 @@ def _print_round(record, number, plain_loss):
 def _check_targets(y):
     """Targets as numbers; a column becomes a vector, with scikit-learn's warning."""
     y = check_array(y, ensure_2d=False, dtype=np.float64, input_name="y")
+    check_size("The largest absolute target", np.abs(y).max(), smallest=0.0)
     if y.ndim == 2 and y.shape[1] == 1:
         y = column_or_1d(y, warn=True)
     return y

@@ -19,6 +19,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 from sklearn.utils import Bunch
 
 from sklearn_mm._solver.history import History
@@ -105,12 +106,13 @@ class Reweighting:
         self._refit = Refit(max(first - self.loss.value(self.z), 0.0))
         self._inferred: Inferred | None = None
         self._best, self._without_success = math.inf, 0
+        self._change = math.inf  # of the weights from one round to the next
 
     def weights(self) -> Array:
         """Weights to refit with, as accurate as the criterion asks."""
-        memory = self.memory
-        if memory.rejected and self._inferred is not None:
-            effort = self._inferred.trial.effort
+        memory, last = self.memory, self._inferred
+        if memory.rejected and last is not None:
+            effort = last.trial.effort
             u = self.loss.infer(self.z, None, effort)
             gain = Proposal(self._refit.gain)
             bounds = self.loss.evaluate(self.z, u)
@@ -122,7 +124,17 @@ class Reweighting:
                 self.loss, self.z, ALL_ROWS, memory, self._refit
             )
         weights: Array = self._inferred.trial.latent
+        if last is not None:
+            change = np.abs(weights - last.trial.latent)
+            self._change = float(np.average(change, weights=self.loss.unit))
         return weights
+
+    def settled(self, tol: float) -> bool:
+        """Whether weights are almost those of the round before: a refit tells nothing.
+
+        The mean change, of rows as they count in the loss, is less than `tol`.
+        """
+        return self._change < tol
 
     def refitted(self, z: Array, change: float, tol: float) -> bool:
         """Take over the residuals of the refit; True if the run may end."""

@@ -89,6 +89,8 @@ def robust_start(learner: OutOfFold, targets: Targets, plain: Array) -> Array:
             scale = np.maximum(scale, targets.resolution)
             z += np.square((r - centre) / scale) / residual.shape[1]
         confidence = kernel.weight(z)
+        # Narrow weights are small ones, beside which the penalty of a ridge would grow.
+        confidence /= np.average(confidence, weights=targets.weight)
         prediction = learner.predict(targets.y, targets.times(confidence))
     return prediction
 
@@ -100,7 +102,10 @@ def estimate_noise(learner: OutOfFold, targets: Targets, prediction: Array) -> N
     size = np.sqrt(usual.squares(residual) / residual.shape[1])
     near = (size < _FARTHEST) & (targets.weight > 0.0)
     log_size = np.log(np.maximum(size, _NEAREST))
-    expected = learner.predict(log_size, targets.weight * near)
+    # In the shape of y: some learners of several outputs take nothing else.
+    wanted = np.broadcast_to(log_size, targets.y.T.shape).T
+    expected = learner.predict(wanted, targets.weight * near)
+    expected = expected.reshape(len(residual), -1).mean(axis=1)
     local = _local_scale(log_size, expected, targets.weight, near)
     return Noise(_core_scales(residual / local[:, None], targets), local)
 

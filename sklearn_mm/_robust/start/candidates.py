@@ -29,6 +29,8 @@ _KEPT_WIDTHS = (0, 4, 8, 10)
 _PREDICTIONS, _PREDICTED = 10, 3.0
 # Concentration steps of the covariance.
 _COVARIANCE_STEPS = 2
+# Columns beyond which one distance fewer is looked at.
+_MANY_COLUMNS = 64
 # Random subsets: enough to hold a clean one but for this probability at that share of
 # inliers. Where that is too many, as many are drawn as cost no more than the largest
 # number does for that many parameters; and none where that is a hopeless share of them
@@ -78,7 +80,8 @@ def central_in_y(rows: WhitenedRows) -> Array:
 def central_in_x(rows: WhitenedRows) -> Array:
     """Least squares on halves of the rows that are central in X.
 
-    Three initial distances, each also after steps towards the half of least covariance.
+    Two or three initial distances, each also after steps towards the half of least
+    covariance.
     """
     U = rows.Z[:, :-1] if rows.has_intercept else rows.Z
     if not U.shape[1]:
@@ -88,7 +91,9 @@ def central_in_x(rows: WhitenedRows) -> Array:
     signs = D / np.maximum(np.linalg.norm(D, axis=1), 1e-12)[:, None]
     found = [D]
     if D.shape[1] > 1:
-        for bounded in (np.tanh(D), signs):
+        # Of many columns, no single one decides: signs say as much as all of them.
+        many = D.shape[1] > _MANY_COLUMNS
+        for bounded in (signs,) if many else (np.tanh(D), signs):
             turned = D @ _principal_axes(bounded, w)
             found.append(_standardized(turned, w))
     first = np.array([np.square(A).sum(axis=1) for A in found])
@@ -101,24 +106,40 @@ def central_in_x(rows: WhitenedRows) -> Array:
     return rows.solve(np.concatenate(masks))
 
 
-def predictable(rows: WhitenedRows) -> tuple[Array, Array]:
+def predictable(rows: WhitenedRows) -> tuple[Array, Array, float]:
     """Ridge regression on rows that the others predict, and which rows these are.
 
     Where a plane comes close to all rows, residuals say nothing; what the other rows
     predict does. The residual of a row in the fit is r / (1 - h) when it is left out.
+    Where a constant predicts better, rows are judged by it. The last value is the size
+    of residuals of rows left out in units of those from a constant.
     """
-    keep = half_masks(rows, _from_the_middle(rows.Y, rows), rows.majority)
+    central = _from_the_middle(rows.Y, rows)
+    keep = half_masks(rows, central, rows.majority)
     theta = rows.solve(keep)
     for _ in range(_PREDICTIONS):
-        h = np.minimum(rows.spent(keep) / np.maximum(keep @ rows.weight, 1.0), 1 - 1e-9)
-        residual = rows.residuals(theta)[0] / np.where(keep > 0, 1.0 - h, 1.0)
+        residual = _left_out(rows, theta, keep)
         away = _from_the_middle(residual.T, rows) * NORMAL_MEDIAN
         new = (away <= _PREDICTED).astype(float)
         if np.array_equal(new, keep):
             break
         keep = new
         theta = rows.solve(keep, theta)
-    return theta, keep
+    kept = keep[0] > 0
+    w = rows.weight[kept]
+    sizes = weighted_median(np.abs(_left_out(rows, theta, keep)[:, kept]), w)
+    around = np.abs(rows.Y - weighted_median(rows.Y.T, rows.weight))[kept]
+    worse = float(np.max(sizes / np.maximum(weighted_median(around.T, w), rows.floor)))
+    if worse > 1.0:
+        keep = (central * NORMAL_MEDIAN <= _PREDICTED).astype(float)
+        theta = rows.solve(keep)
+    return theta, keep, worse
+
+
+def _left_out(rows: WhitenedRows, theta: Array, keep: Array) -> Array:
+    """Residuals (d, n) of a fit to some rows, each as if its row were left out."""
+    h = np.minimum(rows.spent(keep) / np.maximum(keep @ rows.weight, 1.0), 1 - 1e-9)
+    return rows.residuals(theta)[0] / np.where(keep > 0, 1.0 - h, 1.0)
 
 
 def _from_the_middle(values: Array, rows: WhitenedRows) -> Array:
@@ -130,8 +151,10 @@ def _from_the_middle(values: Array, rows: WhitenedRows) -> Array:
 
 def _spatial_median(U: Array, w: Array) -> Array:
     centre = w @ U / w.sum()
+    squares = np.einsum("ij,ij->i", U, U)
     for _ in range(8):
-        part = w / np.maximum(np.linalg.norm(U - centre, axis=1), 1e-9)
+        away = squares - 2.0 * (U @ centre) + centre @ centre
+        part = w / np.sqrt(np.maximum(away, 1e-18))
         centre = part @ U / part.sum()
     return centre
 
@@ -160,7 +183,8 @@ def _standardized(A: Array, w: Array) -> Array:
 def _mahalanobis(D: Array, w: Array) -> Array:
     q = D.shape[1]
     centred = D - w @ D / w.sum()
-    C = (centred * w[:, None]).T @ centred / w.sum()
+    part = centred[w > 0] * np.sqrt(w[w > 0])[:, None]
+    C = part.T @ part / w.sum()
     C[np.diag_indices(q)] += 1e-3 * np.trace(C) / q + 1e-300
     L = np.linalg.cholesky(C)
     scaled = scipy.linalg.solve_triangular(

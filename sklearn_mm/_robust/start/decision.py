@@ -10,8 +10,9 @@ import numpy as np
 from sklearn_mm._robust.linear import LinearPoint, LinearResidual
 from sklearn_mm._robust.normal_equations import least_squares
 from sklearn_mm._robust.start.population import refined_scale
-from sklearn_mm._robust.start.sample import DecidingRows
+from sklearn_mm._robust.start.sample import ROWS_PER_PARAMETER, DecidingRows
 from sklearn_mm._robust.start.search import Choice, Verdict, choose_plane
+from sklearn_mm._robust.start.sparse import choose_sparse
 from sklearn_mm._rows.table import Column
 from sklearn_mm._solver.roles import Array
 from sklearn_mm.kernels import Kernel
@@ -58,6 +59,16 @@ def robust_start(
         return Start(point, scale, np.nan)
     base = least_squares(model, sample_weight) if point is None else point
     rows = DecidingRows.draw(model, sample_weight, base)
+    if model.l1 and point is None and len(rows.Y) < ROWS_PER_PARAMETER * model.shape[0]:
+        unit = len(rows.Y) / model.rows.total(sample_weight)
+        l1, l2 = unit * np.array(model.l1), unit * model.alpha
+        choice = choose_sparse(rows, l1, l2, model.frame, scale, random_state)
+        return Start(
+            model.at(choice.theta.ravel(), base.residual),
+            choice.scale,
+            choice.share,
+            choice.verdict,
+        )
     choice = choose_plane(
         rows.X,
         rows.Y,

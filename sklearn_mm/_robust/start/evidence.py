@@ -1,7 +1,7 @@
 r"""Evidence that a part of a population's rows is a population of its own.
 
 M is the larger population, A the smaller one, z their squared distances in scales. Of
-the rows in M's window (z_M <= k**2), does a part follow A? Both answers are
+the rows in M's window (z_M <= k**2), does a part follow A? All answers are
 log-likelihood ratios in nats, less what A takes for free: a plane with q parameters
 passes through q rows and its scale takes one more, which is worth log(s_M / s_A) each.
 
@@ -10,7 +10,13 @@ passes through q rows and its scale takes one more, which is worth log(s_M / s_A
        max over pi of  sum_i log(1 + pi (F exp(l_i) - 1)),
        l_i = log(s_M / s_A) - z_A,i / 2 + z_M,i / 2
 
-2. With many rows, and where the two planes are close to each other in most rows, the
+2. Those others have a law of their own, normal about a plane parallel to A's, no
+   narrower than A (near outliers on one side): two more parameters in each output::
+
+       sum_i log(pi F exp(l_i) + (1 - pi) F exp(l'_i)),
+       l'_i = log(s_M / s_R) - z_R,i / 2 + z_M,i / 2
+
+3. With many rows, and where the two planes are close to each other in most rows, the
    rows in A's band are too many and lie too close to A for M's law: the likelihood
    ratio of their number and of their residuals, row by row, less q for the plane.
 """
@@ -30,7 +36,7 @@ _GRID = np.array([0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.97])
 # as the least that leaves clean data alone, 20 x 1 to 60 x 20 (efficiency at least 0.9
 # from 20 rows for each parameter on, 0.8 at three).
 _FREE = 0.9
-# The second ratio needs rows to count: so many for each parameter.
+# The third ratio needs rows to count: so many for each parameter.
 _MANY_ROWS = 10.0
 
 
@@ -52,11 +58,44 @@ def evidence(
     log = ratio.sum(axis=1)[:, None] + 0.5 * (larger.distance - smaller.distance)
     odds = np.exp(np.minimum(log[:, in_larger], 600.0)) * window.probability - 1.0
     first = np.log1p(_GRID[:, None, None] * odds) @ core
-    nats = first.max(axis=0) - free
+    apart = _two_laws(rows, larger, smaller, in_larger, in_smaller)
+    nats = np.maximum(first.max(axis=0), apart) - free
     if rows.n_outputs == 1 and rows.n_rows > _MANY_ROWS * rows.effective:
-        second = _in_the_band(rows, larger, smaller, log, in_larger, in_smaller)
-        nats = np.maximum(nats, second - free - rows.effective)
+        third = _in_the_band(rows, larger, smaller, log, in_larger, in_smaller)
+        nats = np.maximum(nats, third - free - rows.effective)
     return nats, overlap
+
+
+def _two_laws(
+    rows: WhitenedRows,
+    larger: Populations,
+    smaller: Populations,
+    in_larger: Array,
+    in_smaller: Array,
+) -> Array:
+    """Log-likelihood ratio of A and a law of the rest, less what that takes for free.
+
+    The share of A is that of its window: rows are on one side or the other.
+    """
+    w = rows.weight
+    residual = rows.residuals(smaller.theta) / smaller.scale[:, :, None]
+    rest = ~in_smaller * w
+    total = np.maximum(rest.sum(axis=1), 1e-300)[:, None]
+    mean = np.einsum("cn,cdn->cd", rest, residual) / total
+    away = np.square(residual - mean[:, :, None])
+    spread = np.sqrt(np.einsum("cn,cdn->cd", rest, away) / total)
+    spread = np.maximum(spread, 1.0)  # no narrower than A
+    z = np.einsum("cdn,cd->cn", away, 1.0 / np.square(spread))
+    ratio = np.log(larger.scale / smaller.scale)
+    wider = ratio - np.log(spread)
+    share = np.clip(in_smaller @ w / w.sum(), _GRID[0], _GRID[-1])[:, None]
+    # Logarithms of the two parts of the mixture, less that of M's density.
+    follow = np.log(share) + ratio.sum(axis=1)[:, None] - 0.5 * smaller.distance
+    others = np.log1p(-share) + wider.sum(axis=1)[:, None] - 0.5 * z
+    both = np.logaddexp(follow[:, in_larger], others[:, in_larger])
+    both += 0.5 * larger.distance[0, in_larger]
+    both += np.log(Window.of(rows.n_outputs).probability)
+    return both @ w[in_larger] - 2.0 * _FREE * np.maximum(wider, 0.0).sum(axis=1)
 
 
 def _in_the_band(

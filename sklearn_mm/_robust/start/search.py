@@ -81,6 +81,8 @@ _PLAIN, _PARTIAL = 0.75, 0.75
 # Nats against all rows that make it one.
 _BEYOND_DOUBT = 15.0
 _PEELED = 3
+# Times that rows left out are further from the plane than from a constant.
+_OVERFITTED = 1.5
 # Residuals below so many roundings of the arithmetic are exact.
 _EXACT_ROUNDINGS = 1e5
 
@@ -93,6 +95,7 @@ class Verdict(enum.Flag):
     FEW_ROWS = enum.auto()  # no more than two rows for each parameter
     MINORITY = enum.auto()  # fewer than half of the rows follow the plane
     EXACT = enum.auto()  # the scale is at its floor, and some rows are off the plane
+    OVERFITTED = enum.auto()  # a constant predicts better than the penalised plane
 
 
 @dataclass(frozen=True)
@@ -144,12 +147,14 @@ def choose_plane(
     wide = X.shape[1] > MAX_WHITENED
     rows = (WideRows if wide else WhitenedRows).of(X, Y, weight, penalty, intercept)
     own = rows.solve(np.ones((1, rows.n_rows))) if theta is None else rows.whiten(theta)
+    worse = 0.0
     if rows.ridge is None and rows.n_rows <= rows.effective + 1.0:
         chosen = all_rows(rows, own)
         determined = rows.n_rows > rows.effective
     elif rows.is_interpolating and theta is None:
         determined = True
-        chosen = _of_rows(rows, *predictable(rows))
+        *fit, worse = predictable(rows)
+        chosen = _of_rows(rows, *fit)
         if scale is not None:
             chosen = chosen.joined(all_rows(rows, own))
             chosen = _least_objective(rows, chosen, kernel, tuning, scale)
@@ -183,6 +188,8 @@ def choose_plane(
     plane = rows.unwhiten(chosen.theta[0]) if theta is None else theta
     share = float(chosen.share[0])
     verdict = _judge(rows, chosen, determined, scale is None)
+    if worse > _OVERFITTED:
+        verdict |= Verdict.OVERFITTED
     width = chosen.scale[0] * rows.unit if scale is None else scale
     return Choice(plane, width, share, verdict)
 

@@ -1,0 +1,248 @@
+"""One run of nonlinear least squares: the criterion's stage, then exact weights.
+
+The best point is remembered on the way. Where weights that were loose at first have led
+to a worse one, exact weights go on from it.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from scipy.optimize import OptimizeResult
+
+from sklearn_mm._robust.lifted import LiftedProblem
+from sklearn_mm._robust.problem import HalfQuadraticProblem
+from sklearn_mm._solver.history import History
+from sklearn_mm._solver.levenberg_marquardt import LevenbergMarquardtStep
+from sklearn_mm._solver.loop import Status
+from sklearn_mm._solver.roles import Inferred, Monitor
+from sklearn_mm._solver.stages import Stage, run_stages
+from sklearn_mm.baselines import Joint
+from sklearn_mm.criteria import Criterion, Fixed
+
+# Effort of exact weights, and of weights that are all one.
+EXACT, _ALL_ONES = 1.0, 0.0
+# The criterion's run hands over to exact weights when its own stopping rule holds to
+# this relative accuracy: from there on the bounds are tight.
+_HANDOVER = 1e-3
+# The same for joint minimisation, which stops by the change in a single step.
+_JOINT_HANDOVER = 1e-6
+# Failures in a row after which a run ends: the damping has grown by 2**465.
+_MAX_REJECTED = 30
+# Costs that differ by less than this share are the same.
+_SAME_COST = 1e-12
+# A point that exact weights have not polished yet is given up for an earlier one if its
+# cost is higher by more than this share.
+_CLEARLY_WORSE = 1e-2
+
+_MESSAGES = {
+    -4: "Interrupted by the user: the best point of the steps made so far is kept.",
+    -3: "No step decreased the upper bound any more.",
+    -2: "The callback asked to stop.",
+    0: "The maximum number of function evaluations, max_nfev, was reached.",
+    1: "`gtol` termination condition is satisfied.",
+    2: "`ftol` termination condition is satisfied.",
+    3: "`xtol` termination condition is satisfied.",
+}
+INTERRUPTED, STALLED, _CALLBACK, _MAX_NFEV, _GTOL, _FTOL, _XTOL = _MESSAGES
+_EARLIER = (
+    " The steps had led to a higher robust cost than that of {}, which is the better "
+    "point."
+)
+
+
+class Run:
+    """The criterion's stage, then exact weights; prints, calls back, keeps the best."""
+
+    def __init__(
+        self,
+        problem: HalfQuadraticProblem,
+        max_nfev: int,
+        tolerances: Sequence[float | None],  # ftol, xtol, gtol
+        callback: Callable[..., Any] | None = None,
+        verbose: int = 0,
+    ) -> None:
+        self.problem = problem
+        self.history = History()
+        self.reason = _CALLBACK  # of a stop
+        self.remark = ""  # added to the message
+        self._tolerances = [-1.0 if tol is None else tol for tol in tolerances]
+        self._max_nfev = max_nfev
+        self._callback, self._verbose = callback, verbose
+        self._best: Any = None
+        self._best_cost, self._best_iteration = np.inf, 0
+
+    def minimize(self, point: Any, criterion: Criterion) -> tuple[int, Any, float]:
+        """Status, point, and the upper bound on which the last step was made."""
+        exact = self._exact_stage()
+        first, start, to_inner = self._criterion_stage(point, criterion)
+        result = run_stages(
+            first,
+            exact,
+            start,
+            self.history,
+            self._left,
+            between=lambda last: self.better(to_inner(last), _CLEARLY_WORSE),
+            max_rejected=_MAX_REJECTED,
+            interruptible=True,
+        )
+        status, point = self._status(result), result.point
+        better = self.better(point)
+        if better is point:
+            return status, point, result.memory.previous_upper
+        # Weights that are loose at first may lead away from a good point.
+        if status in (INTERRUPTED, _CALLBACK) or self._left() <= 0:
+            return status, better, result.memory.previous_upper
+        result = self._exact_stage().run(
+            better,
+            self.history,
+            self._left(),
+            max_rejected=_MAX_REJECTED,
+            interruptible=True,
+        )
+        return self._status(result), result.point, result.memory.previous_upper
+
+    def _criterion_stage(
+        self, point: Any, criterion: Criterion
+    ) -> tuple[Stage | None, Any, Callable[[Any], Any]]:
+        """The stage, where it starts, and the way back to the problem's points."""
+        ftol = self._tolerances[0]
+        step = LevenbergMarquardtStep()
+        if isinstance(criterion, Joint):
+            lifted = LiftedProblem(self.problem)
+            tol, monitor = max(ftol, _JOINT_HANDOVER), StageMonitor(self, _inner)
+            stage = Stage(lifted, criterion, step, tol, EXACT, monitor)
+            return stage, lifted.lift(point), _inner
+        if criterion == Fixed(EXACT):
+            return None, point, _same
+        tol, monitor = max(ftol, _HANDOVER), StageMonitor(self)
+        stage = Stage(self.problem, criterion, step, tol, _ALL_ONES, monitor)
+        return stage, point, _same
+
+    def _exact_stage(self) -> Stage:
+        ftol, xtol, gtol = self._tolerances
+        monitor = StageMonitor(self, tolerances=(xtol, gtol))
+        step, criterion = LevenbergMarquardtStep(), Fixed(EXACT)
+        return Stage(self.problem, criterion, step, ftol, EXACT, monitor)
+
+    def _left(self) -> int:
+        # Iterations without an evaluation (systems that were not solvable) count too.
+        return self._max_nfev - max(self.problem.model.n_fun, len(self.history) + 1)
+
+    def _status(self, result: Any) -> int:
+        return {
+            Status.CONVERGED: _FTOL,
+            Status.MAX_ITER: _MAX_NFEV,
+            Status.STALLED: STALLED,
+            Status.DIVERGED: STALLED,
+            Status.STOPPED: self.reason,
+            Status.INTERRUPTED: INTERRUPTED,
+        }[result.status]
+
+    def message(self, status: int) -> str:
+        """Why the run ended, in words."""
+        return _MESSAGES[status] + self.remark
+
+    def see(self, point: Any, cost: float) -> None:
+        """Hear of the cost at a point before it is left."""
+        if cost < self._best_cost:
+            self._best, self._best_cost = point.bare(), cost
+            self._best_iteration = len(self.history)
+
+    def better(self, point: Any, share: float = _SAME_COST) -> Any:
+        """The point, or an earlier one whose cost was lower by more than a share."""
+        cost = self.problem.objective(point)
+        if not self._best_cost < cost - share * abs(cost):
+            return point
+        k = self._best_iteration
+        self.remark = _EARLIER.format("x0" if k == 0 else f"iteration {k}")
+        return self._best
+
+    def update(self, point: Any, record: dict[str, Any]) -> bool:
+        """Tell of an iteration; True if the callback asks to stop."""
+        if self._verbose > 1:
+            self._print(record)
+        if self._callback is None:
+            return False
+        try:
+            if "intermediate_result" in inspect.signature(self._callback).parameters:
+                self._callback(
+                    intermediate_result=OptimizeResult(
+                        x=point.theta.copy(),
+                        nit=len(self.history),
+                        nfev=self.problem.model.n_fun,
+                        cost=self.problem.objective(point),
+                        upper_bound=record["upper_bound"],
+                    )
+                )
+            else:
+                self._callback(point.theta.copy())
+        except StopIteration:
+            self.reason = _CALLBACK
+            return True
+        return False
+
+    def _print(self, record: dict[str, Any]) -> None:
+        nit = len(self.history)
+        if nit == 1:
+            print(
+                f"{'iter':>6} {'cost':>13} {'upper bound':>13} {'effort':>9} "
+                f"{'damping':>9} {'optimality':>11} {'time':>8}"
+            )
+        mark = "" if record["accepted"] else "  rejected"
+        print(
+            f"{nit:6d} {record['lower_bound']:13.6g} "
+            f"{record['upper_bound']:13.6g} {record['effort']:9.4g} "
+            f"{record['damping']:9.2e} {record['optimality']:11.3e} "
+            f"{record['time']:7.2f}s{mark}"
+        )
+
+
+def _same(point: Any) -> Any:
+    return point
+
+
+def _inner(point: Any) -> Any:
+    return point.inner
+
+
+class StageMonitor(Monitor):
+    """Tells the run of every iteration, and tests xtol and gtol where they are given.
+
+    `to_inner` maps the points of the stage to those of the problem.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        to_inner: Callable[[Any], Any] = _same,
+        tolerances: tuple[float, float] | None = None,
+    ) -> None:
+        self._run = run
+        self._to_inner = to_inner
+        self._tolerances = tolerances
+
+    def inferred(self, point: Any, inferred: Inferred) -> None:
+        """The lower bound is the cost at the point."""
+        self._run.see(self._to_inner(point), inferred.trial.lower)
+
+    def end(self, point: Any, record: dict[str, Any]) -> bool:
+        """True if the run is to stop, for the reason that it then has."""
+        point = self._to_inner(point)
+        if self._run.update(point, record):
+            return True
+        if self._tolerances is None:
+            return False
+        xtol, gtol = self._tolerances
+        if record["optimality"] <= gtol:
+            self._run.reason = _GTOL
+        elif record["accepted"] and record["step_norm"] <= xtol * (
+            xtol + np.linalg.norm(point.theta)
+        ):
+            self._run.reason = _XTOL
+        else:
+            return False
+        return True
