@@ -36,10 +36,15 @@ the paper's constants (``--method paper``), which tighten weights faster and end
 (Ladybug-49, tau 1, after 20 iterations: 2137 instead of 2395, where the graduated
 scheme is at 3028). The default was chosen among 0.05, 0.1, 0.15, 0.2 and 0.25 on these
 scenes and on small curve fits; 0.1 and 0.2 end within 1.5 % of it everywhere. A
-graduated scheme with 4 instead of 8 rounds a level (``criteria.Graduated()``) ends at
+graduated scheme with 4 instead of 8 rounds per level (``criteria.Graduated()``) ends at
 2084.8, 838.1, 4488.7, 1301.1, 12389.9 and 3435.5. About two in five steps of the joint
 scheme are rejected; other dampings, and damping relative to the system before the
 elimination, did not help.
+
+Scenes that chose nothing, ``--seed 1`` to 5 and ``--outliers`` 0.15 to 0.6 of the
+synthetic scene: ReGeMM ends at 0.993 to 1.010 times the better graduated scheme in the
+mean over seeds, 1.012 at worst (tau 1, 60 % outliers); the paper's constants at 0.998
+to 1.008; IRLS at 1.3 to 2.1.
 
 With ``--pixel-distortion`` Trafalgar-21 at tau 1 starts at 6078.2 and ends at 3425.5
 (ReGeMM) and 3475.1 (1/2); the graduated scheme ends at 3441.6.
@@ -171,6 +176,10 @@ def parse(argv):
     """Command line."""
     parser = argparse.ArgumentParser(description="Robust bundle adjustment.")
     parser.add_argument("file", nargs="?", help="BAL file; a synthetic scene if absent")
+    parser.add_argument("--seed", type=int, default=0, help="of the synthetic scene")
+    parser.add_argument(
+        "--outliers", type=float, default=0.15, help="their share there"
+    )
     parser.add_argument("--method", choices=sorted(METHODS), default="regemm")
     parser.add_argument("--compare", action="store_true", help="run all methods")
     parser.add_argument("--tau", type=float, default=1.0, help="kernel width in pixels")
@@ -195,7 +204,11 @@ def main(argv=None):
     """Read or make a scene, adjust it, report."""
     args = parse(argv)
     try:
-        problem = bal.read_bal(args.file) if args.file else bal.synthetic_scene()
+        problem = (
+            bal.read_bal(args.file)
+            if args.file
+            else bal.synthetic_scene(outliers=args.outliers, random_state=args.seed)
+        )
     except (OSError, ValueError) as error:
         raise SystemExit(f"error: {error}") from None
     if args.pixel_distortion:

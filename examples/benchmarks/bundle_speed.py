@@ -1,5 +1,5 @@
 """
-Time of robust bundle adjustment beside IRLS, Ceres and scipy, in one run.
+Time of robust bundle adjustment compared with IRLS, Ceres and scipy, in one run.
 
     python examples/benchmarks/bundle_speed.py FILE [--repeats 3] [--iterations 30]
         [--scipy MAX_NFEV] [--large] [--quick]

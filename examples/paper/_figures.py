@@ -141,7 +141,6 @@ def train(X, y, hidden, epochs, **params):
         alpha=0.0,
         solver="sgd",
         momentum=0.0,
-        rho=0.5,
         max_iter=epochs,
         n_iter_no_change=epochs,
         tol=0.0,

@@ -295,7 +295,7 @@ class ContrastiveHebbianClassifier(ClassifierMixin, BaseContrastiveHebbian):
                 f"{self.classes_.tolist()}."
             )
         weight = in_memory(unit_weights(sample_weight, X)[0])
-        if reset or hasattr(self, "coefs_"):
+        if not is_dask(y) and (reset or hasattr(self, "coefs_")):
             weight = weight * self._class_weights(y)
         classes, dtype = self.classes_, X.dtype
 

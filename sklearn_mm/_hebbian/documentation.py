@@ -92,7 +92,8 @@ PARAMETERS = """hidden_layer_sizes : int or array-like of int, default=(64,)
         the energy over one unit after the other, as in the paper, and is much slower.
 
     rho : float, default=0.5
-        Accuracy asked for by "sudemm".
+        Accuracy asked for by "sudemm". With strong feedback, where errors of unfinished
+        inference have a direction in common, mini-batches need a smaller one (0.05).
 
     eta : float, default=0.5
         Fraction of the gap that "regemm" asks to be closed, in (0, 1).
@@ -142,7 +143,7 @@ PARAMETERS = """hidden_layer_sizes : int or array-like of int, default=(64,)
 
     chunk_size : int, default=None
         Rows whose activations are held at a time in full batches, prediction and
-        `bounds`; None means 1024.
+        `bounds`; None means 512.
 
     n_jobs : int, default=None
         Number of workers that share the chunks; None means 1 unless in a

@@ -49,9 +49,9 @@ from sklearn_mm._rows.table import Rows
 from sklearn_mm._solver.roles import ALL_ROWS, Bounds
 from sklearn_mm._solver.roles import Batch as Selection
 
-# Rows whose activations are held at a time where nothing else decides: with layers of
-# 64 units their arrays fill a second-level cache.
-DEFAULT_CHUNK = 1024
+# Rows whose activations are held at a time where nothing else decides. Arrays of more
+# are handed back to the system after every chunk, and fresh pages cost as much again.
+DEFAULT_CHUNK = 512
 
 # Beyond this weight of the first residuals, differences of two phases that were not
 # inferred as such are left with too few digits of single precision.

@@ -353,4 +353,6 @@ class _Model:
             return values
         if self.sigma.ndim == 1:
             return (values.T / self.sigma).T
-        return scipy.linalg.solve_triangular(self.sigma, values, lower=True)
+        return scipy.linalg.solve_triangular(
+            self.sigma, values, lower=True, check_finite=False
+        )

@@ -10,9 +10,11 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted
 
 from sklearn_mm._robust.regressor import HalfQuadraticRobustRegressor
 
-_KINDS = ("auto", "fit", "residuals")
+_KINDS = ("auto", "fit", "residuals", "influence")
 # Beyond so many widths of the band, residuals are drawn on a symmetric log axis.
 _FAR = 50.0
+# Leverages beyond this many times their mean are high.
+_HIGH = 3.0
 
 
 class RobustFitDisplay:
@@ -44,6 +46,13 @@ class RobustFitDisplay:
 
     scale : float or ndarray of shape (n_outputs,), default=1.0
         Noise scales by which the residuals of several outputs are divided.
+
+    leverage : ndarray of shape (n_samples,), default=None
+        Distance of each row from the rows that have weight, see
+        :meth:`from_estimator`.
+
+    high_leverage : float, default=None
+        Leverage from which on a row is far from these.
 
     Attributes
     ----------
@@ -96,6 +105,8 @@ class RobustFitDisplay:
         curve=None,
         feature_name=None,
         scale=1.0,
+        leverage=None,
+        high_leverage=None,
     ):
         self.y_true = y_true
         self.y_pred = y_pred
@@ -104,6 +115,8 @@ class RobustFitDisplay:
         self.scale = scale
         self.curve = curve
         self.feature_name = feature_name
+        self.leverage = leverage
+        self.high_leverage = high_leverage
 
     @classmethod
     def from_estimator(
@@ -122,8 +135,10 @@ class RobustFitDisplay:
 
         Parameters
         ----------
-        estimator : HalfQuadraticRobustRegressor or Pipeline
-            Fitted regressor, or a pipeline that ends in it.
+        estimator : HalfQuadraticRobustRegressor, Pipeline or search
+            Fitted regressor, a pipeline that ends in it, or a search (such as
+            :class:`~sklearn.model_selection.GridSearchCV`) whose best estimator is
+            drawn.
 
         X : {array-like, sparse matrix} of shape (n_samples, n_features)
             Data, those of `fit` or new ones.
@@ -131,11 +146,17 @@ class RobustFitDisplay:
         y : array-like of shape (n_samples,) or (n_samples, n_outputs)
             Targets.
 
-        kind : {"auto", "fit", "residuals"}, default="auto"
+        kind : {"auto", "fit", "residuals", "influence"}, default="auto"
             "fit" draws targets and the fitted curve against the feature, if there is
             just one, and "residuals" draws residuals against predictions; "auto"
             prefers the former. With several outputs, the norms of residuals are drawn
             against the number of the row.
+
+            "influence" draws residuals against leverages ``x' (X'WX)^-1 x``, in which
+            rows count by their weights W: outliers cannot hide one another. Rows on the
+            right are far from those that the fit rests on, beyond the dotted line more
+            than three times as far as these are in the mean. Above and below the band
+            they are bad leverage points; within it, good ones.
 
         ax : matplotlib Axes, default=None
             Where to draw; None makes a new figure.
@@ -170,6 +191,7 @@ class RobustFitDisplay:
         """
         check_matplotlib_support(f"{cls.__name__}.from_estimator")
         check_is_fitted(estimator)
+        estimator = getattr(estimator, "best_estimator_", estimator)
         model = estimator[-1] if isinstance(estimator, Pipeline) else estimator
         if not isinstance(model, HalfQuadraticRobustRegressor):
             raise TypeError(
@@ -188,6 +210,7 @@ class RobustFitDisplay:
             radius=radius,
             scale=model.scale_,
             **_one_feature(estimator, X, y_pred),
+            **(_leverages(estimator, model, X) if kind == "influence" else {}),
         )
         return display.plot(
             ax=ax,
@@ -213,7 +236,7 @@ class RobustFitDisplay:
         ax : matplotlib Axes, default=None
             Where to draw; None makes a new figure.
 
-        kind : {"auto", "fit", "residuals"}, default="auto"
+        kind : {"auto", "fit", "residuals", "influence"}, default="auto"
             What to draw, see :meth:`from_estimator`.
 
         scatter_kwargs : dict, default=None
@@ -235,6 +258,8 @@ class RobustFitDisplay:
             raise ValueError(f"kind must be one of {_KINDS}. Got {kind!r} instead.")
         if kind == "fit" and self.curve is None:
             raise ValueError("kind='fit' needs a single feature and a single output.")
+        if kind == "influence" and self.leverage is None:
+            raise ValueError("kind='influence' needs leverages.")
         import matplotlib.pyplot as plt
         from matplotlib.cbook import normalize_kwargs
         from matplotlib.collections import PathCollection
@@ -245,10 +270,12 @@ class RobustFitDisplay:
         self.ax_, self.figure_ = ax, ax.figure
         line_kwargs = normalize_kwargs(line_kwargs or {}, Line2D)
         line_kwargs = {"color": "C0", "label": "fit", "zorder": 1, **line_kwargs}
-        if kind != "residuals" and self.curve is not None:
+        if kind in ("auto", "fit") and self.curve is not None:
             residual, points = self._draw_fit(line_kwargs)
         else:
             residual, points = self._draw_residuals(line_kwargs)
+        if kind == "influence":
+            points = np.stack([self._draw_leverage(), residual])
         outlier = np.abs(residual) > self.radius
         weights = np.clip(self.weights, 0.0, 1.0)
         self.scatter_ = ax.scatter(
@@ -320,6 +347,27 @@ class RobustFitDisplay:
             ax.set_ylabel(f"{ax.get_ylabel()}\n(log beyond the band)")
         return residual, np.stack([across, residual])
 
+    def _draw_leverage(self):
+        """Axis of leverages, which are returned."""
+        from matplotlib.ticker import LogLocator
+
+        largest = float(self.leverage.max())
+        # A logarithmic axis has no place for zero, which is a row at the very centre.
+        leverage = np.maximum(self.leverage, 1e-6 * largest if largest > 0 else 1e-6)
+        self.ax_.set(xscale="log", xlabel="leverage with respect to rows of weight")
+        self.ax_.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        self.ax_.xaxis.set_major_formatter("{x:g}")
+        self.ax_.xaxis.set_minor_formatter("")
+        if self.high_leverage is not None:
+            self.ax_.axvline(
+                self.high_leverage,
+                color="0.4",
+                linestyle=":",
+                zorder=1,
+                label="high leverage",
+            )
+        return leverage
+
 
 def _legend_above_data(ax):
     """Legend inside the axes, which are made higher so that it hides no point."""
@@ -332,6 +380,14 @@ def _legend_above_data(ax):
     scale = ax.yaxis.get_transform()
     bottom, top = scale.transform([low, high])
     ax.set_ylim(low, scale.inverted().transform([bottom + (top - bottom) / share])[0])
+
+
+def _leverages(estimator, model, X):
+    """Leverages, and the value from which on they are high."""
+    if isinstance(estimator, Pipeline) and len(estimator) > 1:
+        X = estimator[:-1].transform(X)
+    leverage, mean = model._leverages(X)
+    return {"leverage": leverage, "high_leverage": _HIGH * mean}
 
 
 def _one_feature(estimator, X, y_pred):

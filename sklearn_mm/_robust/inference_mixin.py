@@ -270,6 +270,17 @@ class InferenceMixin:
             )
         return y - predicted
 
+    def _leverages(self, X):
+        """Leverages of rows, and their mean over the training rows that have weight."""
+        inference = self._inference
+        if inference.parts is None:
+            raise ValueError(f"{inference.reason} There are no leverages.")
+        rows = Rows.of(
+            validate_rows(self, X, reset=False), self.chunk_size, self.n_jobs
+        )
+        part = inference.parts[0]
+        return inference.leverages(rows), part.n_parameters / part.n_rows
+
     def _weigh(self, residual):
         """Confidence weights of any rows' residuals, and the radius of inliers.
 

@@ -182,6 +182,12 @@ class LinearResidual:
         function = sparse_sums if self.is_sparse else dense_sums
         return SumOver(function, (residual, weights), (self.frame,))
 
+    def sparse_diagonal(self, weights: Column) -> Array:
+        """The diagonal of Z' diag(w) Z for sparse rows, which are not centred."""
+        squares, total = self.rows.sum(weighted_squares, weights)
+        squares = squares / np.square(self.frame.scale)
+        return np.append(squares, total) if self.frame.fit_intercept else squares
+
     def right_side(self, theta: Array, G: Array) -> Array:
         """G with the gradient of the penalty at theta."""
         right: Array = G - self.ridge[:, None] * theta.reshape(self.shape)
@@ -267,6 +273,11 @@ def products(X: Any, weights: Array, residual: Array) -> tuple[Array, Array]:
         else:
             raw += rows.T @ V[block]
     return raw, V.sum(axis=0)
+
+
+def weighted_squares(X: Any, weights: Array) -> tuple[Array, Array]:
+    """Sums of weighted squares of sparse columns, and of the weights."""
+    return X.multiply(X).T @ weights, weights.sum(keepdims=True)
 
 
 def dense_sums(

@@ -52,7 +52,9 @@ def _conjugate_gradients(
 ) -> tuple[Array, Array]:
     """The same minimiser without forming H, for many sparse columns.
 
-    Conjugate gradients minimise over subspaces: delta' H delta = delta' G.
+    Conjugate gradients minimise over subspaces: delta' H delta = delta' G. Columns
+    with few entries have large penalties when they are standardised; the diagonal of H
+    makes up for that.
     """
     q, d = model.shape
     G = model.right_side(point.theta, model.gradient(point.residual, weights))
@@ -64,8 +66,11 @@ def _conjugate_gradients(
         return products
 
     H = scipy.sparse.linalg.LinearOperator((q, q), matvec=product, dtype=float)
+    diagonal = model.sparse_diagonal(weights) + model.ridge
+    M = scipy.sparse.diags_array(1.0 / np.maximum(diagonal, np.finfo(float).tiny))
     cg: Any = scipy.sparse.linalg.cg
-    columns = [cg(H, G[:, j], rtol=_CG_TOLERANCE, maxiter=q)[0] for j in range(d)]
+    options = {"rtol": _CG_TOLERANCE, "maxiter": q, "M": M}
+    columns = [cg(H, G[:, j], **options)[0] for j in range(d)]
     return np.column_stack(columns), G
 
 

@@ -24,8 +24,9 @@ from sklearn_mm._rows.table import Column, SumOver
 from sklearn_mm._solver.roles import Array, Inferred, Moved, Proposal, Trial
 from sklearn_mm.kernels import Kernel
 
-# H is kept on more rows than this, while the weights' mean relative change is below.
-_KEEP_ROWS, _KEEP_DRIFT = 10_000, 0.2
+# H is kept on more rows than this, or more entries of X, while the weights' mean
+# relative change is below.
+_KEEP_ROWS, _KEEP_ENTRIES, _KEEP_DRIFT = 10_000, 500_000, 0.2
 # Over-relaxation beyond this keeps less than 3/4 of the decrease; it is not believed.
 _MAX_RELAXATION = 1.5
 _DIFFERENCE = 1e-3  # one-sided, of curvatures that need not be exact
@@ -146,7 +147,8 @@ class ReweightedLeastSquares:
             theta, decrease = minimize_bound(model, point, weights)
             return Reweighted(decrease, theta)
         delta, G, factor = solve(model, point, weights)
-        if factor is not None and model.rows.n_rows > _KEEP_ROWS:
+        n, q = model.rows.n_rows, model.shape[0]
+        if factor is not None and (n > _KEEP_ROWS or n * q > _KEEP_ENTRIES):
             self._keep(model, weights, factor, float(np.sum(delta * G)))
         # A relaxation f goes f times as far, which leaves f (2 - f) of the decrease.
         share = relaxation * (2.0 - relaxation)

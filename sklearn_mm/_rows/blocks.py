@@ -287,25 +287,21 @@ class BlockRows:
 
     def _node(self, column: Any, leaves: list[list[Any]], seen: dict[int, Any]) -> Any:
         if id(column) in seen:
-            return seen[id(column)]
-        node: Any
-        if isinstance(column, RowNumbers):
-            node = column
-        elif _is_constant(column):
+            return seen[id(column)][0]
+        node, placed = column, column
+        if _is_constant(column):
             node = _Constant(column[:1])
         elif hasattr(column, "function") and hasattr(column, "array"):  # MappedRows
-            node = _Call(
-                column.function, self._nodes((column.array,), leaves, seen), (), False
-            )
-        elif not isinstance(column, BlockColumn):
-            return self._node(self.place(column), leaves, seen)
-        elif column.parts is None:
+            children = self._nodes((column.array,), leaves, seen)
+            node = _Call(column.function, children, (), False)
+        elif isinstance(column, BlockColumn) and column.parts is None:
             children = self._nodes(column.columns, leaves, seen)
             node = _Call(column.function, children, column.args, column.reads_rows)
-        else:
-            node = len(leaves)
-            leaves.append(column.parts)
-        seen[id(column)] = node
+        elif not isinstance(column, RowNumbers):
+            placed, node = self.place(column), len(leaves)
+            leaves.append(placed.parts)
+        # What is placed here must live on, lest another one get its identity.
+        seen[id(column)] = node, column, placed
         return node
 
 

@@ -242,11 +242,9 @@ class DaskTargets:
 
 def target_source(X: LazyRows, y: Any, in_batches: bool) -> Any:
     """Targets as training reads them: in blocks, or where the rows are."""
-    if not (is_dask(y) and isinstance(X, DaskRows)):
-        return y
     if in_batches:
-        return BlockReader(DaskTargets(y, X.batch_blocks))
-    return X.in_blocks().place(y)
+        return BlockReader(DaskTargets(y, X.batch_blocks)) if is_dask(y) else y
+    return X.in_blocks().place(y) if isinstance(X, DaskRows) else y
 
 
 @dataclass(frozen=True)

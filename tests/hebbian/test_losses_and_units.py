@@ -152,6 +152,18 @@ def test_probabilities_and_decisions(loss, n_classes):
         assert_allclose(model.bounds(X, y)[1], log_loss(y, probability), rtol=0.05)
 
 
+@pytest.mark.parametrize("loss", ["log_loss", "squared_error"])
+def test_probabilities_of_absurd_rows(loss):
+    X, y = load_wine(return_X_y=True)
+    X = X.astype(np.float32)
+    model = ContrastiveHebbianClassifier((8, 6), loss=loss, max_iter=20, random_state=0)
+    model.fit(X, y)
+    for size in (1e3, 1e8, 1e12):
+        probability = model.predict_proba(X * np.float32(size))
+        assert np.all(probability >= 0.0)
+        assert_allclose(probability.sum(axis=1), 1.0, rtol=1e-5)
+
+
 def test_early_stopping_tells_its_scores():
     X, y = load_wine(return_X_y=True)
     model = ContrastiveHebbianClassifier(
@@ -249,6 +261,18 @@ class TestAverage:
         assert_allclose(averaged.loss_curve_, plain.loss_curve_)
         difference = averaged.coefs_[0] - plain.coefs_[0]
         assert 0 < np.abs(difference).max() < 0.1
+
+    def test_warm_start_goes_on_from_the_iterate(self):
+        X, y = make_friedman1(300, random_state=0)
+        fits = []
+        for average in (True, False):
+            model = ContrastiveHebbianRegressor(
+                (8,), average=average, warm_start=True, max_iter=3, random_state=0
+            )
+            fits.append(model.fit(X, y).fit(X, y))
+        assert_allclose(fits[0].loss_curve_, fits[1].loss_curve_)
+        assert_allclose(fits[0]._iterate, fits[1]._iterate)
+        assert np.abs(fits[0].coefs_[0] - fits[1].coefs_[0]).max() > 0
 
     def test_none_where_theorems_are_about_the_last_iterate(self):
         X, y = make_friedman1(100, random_state=0)

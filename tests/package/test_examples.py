@@ -115,6 +115,16 @@ def test_robust_benchmarks(script, tmp_path):
         assert "failed" not in again
 
 
+@pytest.mark.parametrize(
+    ("name", "word"),
+    [("robust_inference", "coverage"), ("sparse_regression", "oracle")],
+)
+def test_benchmarks_of_inference(name, word, tmp_path):
+    output = run(f"benchmarks/{name}.py", "--quick", "--output", str(tmp_path))
+    assert word in output
+    assert len((tmp_path / f"{name}.csv").read_text().splitlines()) >= 3
+
+
 @pytest.mark.parametrize("name", ["robust_anything", "scorer_regret"])
 def test_benchmarks_of_other_models(name, tmp_path):
     output = run(f"benchmarks/{name}.py", "--quick", "--output", str(tmp_path))

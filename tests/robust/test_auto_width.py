@@ -81,6 +81,36 @@ def test_noise_and_parameters_are_found(how, share, x0):
         assert result.success
 
 
+def test_a_tight_cluster_of_outliers():
+    """Curves through the cluster fit it closer than the noise lets them fit others."""
+    lost = 0
+    for seed in range(10):
+        rng = np.random.default_rng(seed)
+        t, y, right = contaminated(0.3, seed, n=30)
+        wrong = ~right
+        t[wrong] = rng.uniform(0.5, 3.5) + 0.05 * rng.normal(size=wrong.sum())
+        y[wrong] = rng.uniform(2, 4) + 0.01 * rng.normal(size=wrong.sum())
+        result = robust_least_squares(decay, np.ones(3), tau="auto", args=(t, y))
+        oracle = least_squares(decay, TRUTH, args=(t[right], y[right])).x
+        grid = np.linspace(0, 4, 50)
+        error = decay(result.x, grid, decay(oracle, grid, 0.0))
+        lost += np.sqrt(np.mean(error**2)) > 0.1
+    assert lost <= 1
+
+
+def test_a_function_that_cannot_be_evaluated_everywhere():
+    """Small subsets lead far away; errors there are not the user's business."""
+    t, y, _ = contaminated(0.2, 0)
+
+    def fun(x):
+        if np.abs(x).max() > 20.0:
+            raise ValueError("out of range")
+        return decay(x, t, y)
+
+    result = robust_least_squares(fun, [2.0, 1.0, 1.0], tau="auto")
+    np.testing.assert_allclose(result.x, TRUTH, atol=0.3)
+
+
 def test_units_do_not_matter():
     t, y, _ = contaminated(0.3, 0)
     one = robust_least_squares(decay, [1.0, 1.0, 1.0], tau="auto", args=(t, y))

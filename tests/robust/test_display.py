@@ -8,6 +8,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy.sparse import csr_array
 from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import LinearRegression
+from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import PolynomialFeatures
 
@@ -158,3 +159,60 @@ def test_wrong_robust_fit_arguments(pyplot, contaminated, robust):
         RobustFitDisplay.from_estimator(HalfQuadraticRobustRegressor(), X, y)
     with pytest.raises(ValueError, match="inconsistent numbers"):
         RobustFitDisplay.from_estimator(robust, X, y[:-1])
+
+
+def test_new_rows(pyplot, contaminated, robust, rng):
+    X, y = contaminated
+    X, y = X[:7] + 0.1, y[:7].copy()
+    y[-1] = 1e6
+    display = RobustFitDisplay.from_estimator(robust, X, y)
+    assert_allclose(display.weights, robust.confidence(X, y))
+    assert n_points(display.outliers_) == np.sum(~robust.inlier_mask(X, y))
+
+
+@pytest.mark.parametrize("kind", ["residuals", "influence"])
+def test_best_estimator_of_a_search(pyplot, line, kind):
+    X, y = line
+    X, y = X[20:], y[20:]
+    search = GridSearchCV(
+        make_pipeline(
+            PolynomialFeatures(include_bias=False), HalfQuadraticRobustRegressor()
+        ),
+        {"polynomialfeatures__degree": [1, 2]},
+        cv=3,
+    ).fit(X, y)
+    drawn = RobustFitDisplay.from_estimator(search, X, y, kind=kind)
+    assert_allclose(drawn.y_pred, search.predict(X))
+
+
+class TestInfluence:
+    def test_axes(self, pyplot, contaminated, robust):
+        X, y = contaminated
+        display = RobustFitDisplay.from_estimator(robust, X, y, kind="influence")
+        assert display.ax_.get_xscale() == "log"
+        assert "leverage" in display.ax_.get_xlabel()
+        assert "high leverage" in labels(display)
+        leverage, mean = robust._leverages(X)
+        assert_allclose(display.leverage, leverage)
+        assert display.high_leverage == pytest.approx(3.0 * mean)
+        drawn = np.concatenate(
+            [a.get_offsets()[:, 0] for a in (display.scatter_, display.outliers_)]
+        )
+        assert_allclose(np.sort(drawn), np.sort(leverage))
+
+    def test_several_outputs(self, pyplot, contaminated):
+        X, y = contaminated
+        Y = np.stack([y, y[::-1]], axis=1)
+        model = HalfQuadraticRobustRegressor(random_state=0).fit(X, Y)
+        display = RobustFitDisplay.from_estimator(model, X, Y, kind="influence")
+        assert display.leverage.shape == (len(X),)
+
+    def test_not_to_be_had(self, pyplot, contaminated):
+        X, y = contaminated
+        model = HalfQuadraticRobustRegressor(alpha=1.0, l1_ratio=1.0, random_state=0)
+        model.fit(X, y)
+        with pytest.raises(ValueError, match="There are no leverages"):
+            RobustFitDisplay.from_estimator(model, X, y, kind="influence")
+        display = RobustFitDisplay.from_estimator(model, X, y)
+        with pytest.raises(ValueError, match="needs leverages"):
+            display.plot(kind="influence")

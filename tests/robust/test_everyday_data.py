@@ -5,6 +5,7 @@ A catastrophe is an error many times that of least squares on the clean rows.
 
 import numpy as np
 import pytest
+import scipy.sparse
 from numpy.testing import assert_allclose
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import Ridge
@@ -118,7 +119,7 @@ def test_codes_for_missing_values(rng, code, share, size):
 
 
 @pytest.mark.parametrize("code", [0.0, -1.0])
-@pytest.mark.parametrize("share", [0.1, 0.25, 0.35])
+@pytest.mark.parametrize("share", [0.1, 0.25, 0.35, 0.45])
 def test_codes_among_the_usual_values(code, share):
     # A code that y takes anyway cannot be told from a row of the plane that has it, and
     # its rows are a part of the noise: no collapse, and no worse than least squares.
@@ -176,8 +177,9 @@ def test_few_rows_with_codes(rng):
 @pytest.mark.parametrize(
     ("share", "away", "size"),
     [
-        *((share, 10.0, (200, 5)) for share in (0.1, 0.2, 0.3)),
+        *((share, 10.0, (200, 5)) for share in (0.1, 0.2, 0.3, 0.4)),
         *((0.2, away, (200, 5)) for away in (4.0, 30.0, 100.0)),
+        *((0.4, away, (300, 3)) for away in (4.0, 10.0, 30.0, 100.0)),
         *((0.1, 10.0, size) for size in ((50, 3), (1000, 20), (1500, 60))),
         *((0.2, 10.0, size) for size in ((100, 1), (1000, 10), (1000, 20))),
     ],
@@ -206,12 +208,45 @@ def test_scattered_leverage_at_many_parameters(rng, p):
     assert_close(fit(X, y), coef, X, slice(m, None))
 
 
-def test_bad_cells(rng):
+@pytest.mark.parametrize("share", [0.1, 0.2, 0.3])
+def test_bad_cells(rng, share):
     X, y, coef = plane(rng, 300, 6)
-    bad = np.arange(60)
-    X[bad, rng.integers(6, size=60)] = np.where(bad % 2, 99.0, 0.0)
+    bad = np.arange(round(share * 300))
+    column = rng.integers(6, size=len(bad))
+    X[bad, column] = np.where(bad % 2, 99.0, 0.0)
     model = fit(X, y)
-    assert_close(model, coef, X, slice(60, None))
+    assert_close(model, coef, X, slice(len(bad), None))
+
+
+def test_a_column_in_other_units_for_some_rows(rng):
+    X, y, coef = plane(rng, 200, 4)
+    clean = X.copy()
+    X[:50, 1] *= 1000.0
+    model = fit(X, y)
+    assert_close(model, coef, clean, slice(50, None))
+
+
+def test_good_leverage_points_are_kept(rng):
+    X, y, coef = plane(rng, 200, 3)
+    X[:20] *= 10.0
+    y[:20] = X[:20] @ coef[:-1] + coef[-1] + rng.normal(size=20)
+    model = fit(X, y)
+    assert model.inlier_mask_[:20].mean() >= 0.9
+    assert_close(model, coef, X)
+
+
+def test_near_outliers_on_one_side():
+    # A quarter of the rows at four to eight noise scales.
+    errors, scales = [], []
+    for seed in range(10):
+        rng = np.random.default_rng(seed)
+        X, y, coef = plane(rng, 100, 3)
+        y[:25] += rng.uniform(4.0, 8.0, size=25)
+        model = fit(X, y)
+        errors.append(distance(model, coef) / standard_error(X[25:]))
+        scales.append(model.scale_)
+    assert np.mean(np.array(errors) > 3.0) <= 0.1
+    assert_allclose(np.mean(scales), 1.0, atol=0.15)
 
 
 # -- Columns, sizes, outputs ---------------------------------------------------------
@@ -303,6 +338,30 @@ def test_at_most_two_rows_per_parameter_is_said(rng):
 
 
 @pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("n", [2, 5, 7])
+def test_no_more_rows_than_parameters_is_said(rng, n):
+    X, y, _ = plane(rng, n, 6)
+    with pytest.warns(ConvergenceWarning, match=r"minimum norm.*alpha > 0"):
+        model = fit(X, y)
+    assert_allclose(model.predict(X), y, atol=1e-6)
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_penalty_that_is_too_weak_is_said():
+    # Ridge regression close to interpolation predicts nothing; y alone tells outliers.
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(60, 55))
+    y = X[:, :5].sum(axis=1) + 0.5 * rng.normal(size=60)
+    y[:6] += 50.0
+    with pytest.warns(ConvergenceWarning, match=r"constant predicts.*larger alpha"):
+        model = fit(X, y, alpha=1e-3)
+    assert not model.inlier_mask_[:6].any()
+    assert_allclose(
+        model.coef_, Ridge(alpha=1e-3).fit(X[6:], y[6:]).coef_, atol=0.5, rtol=0.2
+    )
+
+
+@pytest.mark.filterwarnings("error")
 def test_a_minority_is_said(rng):
     X, y, coef = plane(rng, 300, 2)
     y[:174] += rng.uniform(8, 80, size=174)
@@ -330,6 +389,27 @@ def test_more_columns_than_rows_with_a_penalty():
         ]
         ratios.append(errors[0] / errors[1])
     assert np.median(ratios) < 1.2
+
+
+@pytest.mark.parametrize("alpha", [0.1, 1.0, 10.0])
+def test_many_sparse_columns(alpha):
+    # Of very unequal frequency, like words; rare ones have large penalties.
+    rng = np.random.default_rng(0)
+    n, p = 400, 3000
+    odds = 1.0 / np.arange(1.0, p + 1.0)
+    X = scipy.sparse.lil_array((n, p))
+    for i in range(n):
+        X[i, rng.choice(p, 20, replace=False, p=odds / odds.sum())] = 1.0
+    X = X.tocsr()
+    y = X @ rng.normal(size=p) + 0.3 * rng.normal(size=n)
+    y[:40] += 60.0
+    model = fit(X, y, alpha=alpha)
+    assert not model.inlier_mask_[:40].any()
+    assert model.inlier_mask_[40:].mean() > 0.9
+    reference = Ridge(alpha=alpha, solver="cholesky").fit(X[40:].toarray(), y[40:])
+    # Weights below one of clean rows make the penalty a little stronger.
+    error = np.linalg.norm(model.coef_ - reference.coef_)
+    assert error < 0.4 * np.linalg.norm(reference.coef_)
 
 
 def test_two_hundred_columns_with_leverage(rng):

@@ -1,5 +1,8 @@
 """What the regressor says of its coefficients: least squares, statsmodels, coverage."""
 
+import shutil
+import subprocess
+
 import numpy as np
 import pytest
 import scipy.sparse
@@ -106,6 +109,65 @@ class TestStatsmodels:
         np.testing.assert_allclose(errors, rlm.bse, rtol=0.05)
 
 
+R_SCRIPT = """
+suppressMessages({library(robustbase); library(MASS)})
+data <- list(stackloss = stackloss, boston = Boston)[["%s"]]
+fitted <- function(cov) {
+  set.seed(1)
+  design <- cbind(as.matrix(data[, -ncol(data)]), 1)
+  control <- lmrob.control(max.it = 1000, k.max = 2000, cov = cov)
+  lmrob.fit(design, data[, ncol(data)], control)
+}
+fit <- fitted(".vcov.w")
+avar <- fitted(".vcov.avar1")$cov
+rows <- rbind(coef(fit), sqrt(diag(fit$cov)), sqrt(diag(avar)))
+write.table(as.matrix(data), "data", row.names = FALSE, col.names = FALSE)
+write.table(rows, "rows", row.names = FALSE, col.names = FALSE)
+writeLines(format(c(fit$scale, fit$control$tuning.psi), digits = 16), "scale")
+"""
+
+
+class TestLmrob:
+    """MM-estimates of R's robustbase: Tukey's kernel, with their start and scale."""
+
+    def check(self, X, y, coef, errors, scale, tuning, rtol):
+        model = regressor(
+            kernel="tukey", scale=scale, tuning=tuning, init=coef, max_iter=1000
+        )
+        model.fit(X, y)
+        found = np.append(model.coef_, model.intercept_)
+        np.testing.assert_allclose(found, coef, rtol=1e-3, atol=1e-6)
+        ratio = np.sqrt(np.diag(model.covariance_)) / errors
+        assert np.all((ratio > 1 / rtol) & (ratio < rtol)), ratio
+
+    def test_stackloss(self):
+        """Figures of summary(lmrob(stack.loss ~ ., stackloss)), robustbase 0.95."""
+        sm = pytest.importorskip("statsmodels.api")
+        data = sm.datasets.stackloss.load()
+        coef = [0.9388453, 0.5795532, -0.1129218, -41.5246165]
+        errors = [0.11742919, 0.26296350, 0.06988986, 5.29779752]
+        data = (np.asarray(data.exog), np.asarray(data.endog))
+        # lmrob's default formula is a sandwich, and there are 21 rows.
+        self.check(*data, coef, errors, 1.912355, 4.685061, rtol=1.7)
+
+    @pytest.mark.parametrize("name", ["stackloss", "boston"])
+    def test_r(self, tmp_path, name):
+        """In R itself, also with the formula for noise that does not depend on x."""
+        if shutil.which("Rscript") is None:
+            pytest.skip("R is not installed")
+        command = ["Rscript", "-e", R_SCRIPT % name]
+        if subprocess.run(command, cwd=tmp_path, capture_output=True).returncode:
+            pytest.skip("robustbase or MASS is not installed")
+        data, rows, (scale, tuning) = (
+            np.loadtxt(tmp_path / file) for file in ("data", "rows", "scale")
+        )
+        coef, errors, sandwich = rows
+        fit = (data[:, :-1], data[:, -1], coef)
+        self.check(*fit, errors, scale, tuning, rtol=1.02)
+        if name == "stackloss":
+            self.check(*fit, sandwich, scale, tuning, rtol=1.7)
+
+
 class TestProperties:
     @COV_TYPES
     @pytest.mark.parametrize("kernel", ["smooth_truncated_quadratic", "welsch"])
@@ -171,11 +233,10 @@ class TestProperties:
         plain = regressor(scale=1.0).fit(X, y)
         other = regressor(scale=1.0, chunk_size=50).fit(mapped, y)
         np.testing.assert_allclose(other.covariance_, plain.covariance_, rtol=1e-9)
-        for method in ("predict_interval", "leverage"):
-            if hasattr(other, method):
-                np.testing.assert_allclose(
-                    getattr(other, method)(mapped), getattr(plain, method)(X)
-                )
+        np.testing.assert_allclose(
+            other.predict_interval(mapped), plain.predict_interval(X)
+        )
+        np.testing.assert_allclose(other._leverages(mapped)[0], plain._leverages(X)[0])
         np.testing.assert_allclose(
             other.confidence(mapped, y), plain.confidence(X, y), rtol=1e-9
         )
@@ -189,6 +250,23 @@ class TestProperties:
             y, model.predict(X), scale=model.scale_, kernel=kernel
         )
         assert model.robust_r2_ == pytest.approx(expected, rel=1e-5)
+
+    def test_leverages_are_the_diagonal_of_the_hat_matrix(self, rng):
+        X, _, y = sample(rng)
+        model = regressor(kernel="quadratic").fit(X, y)
+        design = np.column_stack([X, np.ones(len(X))])
+        expected = np.diag(design @ np.linalg.pinv(design))
+        found, mean = model._leverages(X)
+        np.testing.assert_allclose(found, expected, rtol=1e-8)
+        assert mean == pytest.approx(expected.mean())
+        # Rows without weight do not hide: they are far from the others.
+        y[:5], X[:5] = 500.0, 30.0
+        robust, least = (
+            regressor(kernel=k).fit(X, y)
+            for k in ("smooth_truncated_quadratic", "quadratic")
+        )
+        assert robust._leverages(X)[0][:5].min() > 10.0
+        assert least._leverages(X)[0][:5].max() < 1.0
 
     def test_positive_definite(self, rng):
         X, _, y = sample(rng, 30, 6)

@@ -19,7 +19,7 @@ from sklearn_mm import (
 from sklearn_mm._robust.start import sample
 from sklearn_mm._rows import blocks, ranks
 from sklearn_mm._rows.blocks import BlockColumn
-from sklearn_mm._rows.sources import lazy_rows
+from sklearn_mm._rows.sources import MappedRows, lazy_rows
 from sklearn_mm._rows.statistics import weighted_median
 from sklearn_mm._rows.table import RowNumbers, Rows, SumOver
 
@@ -72,6 +72,10 @@ def make_data(n_rows=ROWS, n_outputs=None):
 def robust(X, y, sample_weight=None, **params):
     model = HalfQuadraticRobustRegressor(chunk_size=BLOCK, random_state=0, **params)
     return model.fit(X, y, sample_weight)
+
+
+def sums_of(*columns):
+    return tuple(column.sum() for column in columns)
 
 
 class TestColumns:
@@ -146,6 +150,14 @@ class TestColumns:
             assert rows.place(column) is column
             assert_array_equal(list(rows.beside.map(len, column)), [5, 5, 5, 5, 3])
             assert_array_equal(rows.output(column, float), values)
+
+    def test_columns_that_are_not_placed_are_not_mixed_up(self):
+        _, rows = rows_of()
+        first, second = np.arange(23.0), np.arange(23.0) ** 2
+        mapped = MappedRows(first, np.negative, 1, np.dtype(float))
+        wanted = (-first.sum(), second.sum(), first.sum())
+        for _ in range(5):
+            assert rows.beside.sum(sums_of, mapped, second, first) == wanted
 
     def test_output_is_a_dask_array_of_kept_blocks(self):
         X, rows = rows_of()

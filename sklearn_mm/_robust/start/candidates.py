@@ -29,6 +29,8 @@ _KEPT_WIDTHS = (0, 4, 8, 10)
 _PREDICTIONS, _PREDICTED = 10, 3.0
 # Concentration steps of the covariance.
 _COVARIANCE_STEPS = 2
+# Columns beyond which one distance fewer is looked at.
+_MANY_COLUMNS = 64
 # Random subsets: enough to hold a clean one but for this probability at that share of
 # inliers. Where that is too many, as many are drawn as cost no more than the largest
 # number does for that many parameters; and none where that is a hopeless share of them
@@ -78,7 +80,8 @@ def central_in_y(rows: WhitenedRows) -> Array:
 def central_in_x(rows: WhitenedRows) -> Array:
     """Least squares on halves of the rows that are central in X.
 
-    Three initial distances, each also after steps towards the half of least covariance.
+    Two or three initial distances, each also after steps towards the half of least
+    covariance.
     """
     U = rows.Z[:, :-1] if rows.has_intercept else rows.Z
     if not U.shape[1]:
@@ -88,7 +91,9 @@ def central_in_x(rows: WhitenedRows) -> Array:
     signs = D / np.maximum(np.linalg.norm(D, axis=1), 1e-12)[:, None]
     found = [D]
     if D.shape[1] > 1:
-        for bounded in (np.tanh(D), signs):
+        # Of many columns, no single one decides: signs say as much as all of them.
+        many = D.shape[1] > _MANY_COLUMNS
+        for bounded in (signs,) if many else (np.tanh(D), signs):
             turned = D @ _principal_axes(bounded, w)
             found.append(_standardized(turned, w))
     first = np.array([np.square(A).sum(axis=1) for A in found])
@@ -146,8 +151,10 @@ def _from_the_middle(values: Array, rows: WhitenedRows) -> Array:
 
 def _spatial_median(U: Array, w: Array) -> Array:
     centre = w @ U / w.sum()
+    squares = np.einsum("ij,ij->i", U, U)
     for _ in range(8):
-        part = w / np.maximum(np.linalg.norm(U - centre, axis=1), 1e-9)
+        away = squares - 2.0 * (U @ centre) + centre @ centre
+        part = w / np.sqrt(np.maximum(away, 1e-18))
         centre = part @ U / part.sum()
     return centre
 
@@ -176,7 +183,8 @@ def _standardized(A: Array, w: Array) -> Array:
 def _mahalanobis(D: Array, w: Array) -> Array:
     q = D.shape[1]
     centred = D - w @ D / w.sum()
-    C = (centred * w[:, None]).T @ centred / w.sum()
+    part = centred[w > 0] * np.sqrt(w[w > 0])[:, None]
+    C = part.T @ part / w.sum()
     C[np.diag_indices(q)] += 1e-3 * np.trace(C) / q + 1e-300
     L = np.linalg.cholesky(C)
     scaled = scipy.linalg.solve_triangular(
