@@ -50,8 +50,8 @@ from scipy.special import stdtrit
 from sklearn_mm._solver.roles import Array
 from sklearn_mm.kernels import Kernel, gaussian_moments
 
-# Relative step of the derivative of a kernel's weight: the cube root of the precision.
-_STEP = 6e-6
+# Relative step of the derivative of a kernel's weight, with an error of the same size.
+_STEP = 1e-7
 # Squared pivots of a matrix of unit diagonal below this ask for its eigenvalues.
 _SAFE_PIVOT = 1e-10
 # The curvature of the sum of psi is used where it keeps this part of rho G in every
@@ -75,11 +75,13 @@ class Influence:
     def of(cls, residual: Array, kernel: Kernel, width: Any) -> Influence:
         """Influence of residuals of shape (n, d); one width, or one for each row."""
         squares = np.square(residual)
-        norms = squares.sum(axis=1)
+        norms = squares[:, 0] if residual.shape[1] == 1 else squares.sum(axis=1)
         z = norms / np.square(width)
         weight = kernel.weight(z)
-        change = kernel.weight(z * (1.0 + _STEP)) - kernel.weight(z * (1.0 - _STEP))
-        radial = change / _STEP  # 2 z omega'(z)
+        z *= 1.0 + _STEP
+        radial = kernel.weight(z)  # towards 2 z omega'(z)
+        radial -= weight
+        radial *= 2.0 / _STEP
         if residual.shape[1] == 1:
             slope = (weight + radial)[:, None]
         else:

@@ -197,10 +197,14 @@ def _tests(
 
 
 def _facts(model: Any, inference: Inference, level: float) -> list[tuple[str, str]]:
-    n, flagged = len(model.inlier_mask_), int(np.sum(~model.inlier_mask_))
-    rows = f"{n}, of which {flagged} are flagged as outliers"
-    if not np.isclose(inference.n_rows, n):
-        rows += f"; sum of sample weights {inference.n_rows:.6g}"
+    mask = getattr(model, "inlier_mask_", None)
+    if mask is None:  # it was left where the rows are
+        rows = f"sum of sample weights {inference.n_rows:.6g}"
+    else:
+        n, flagged = len(mask), int(np.sum(~mask))
+        rows = f"{n}, of which {flagged} are flagged as outliers"
+        if not np.isclose(inference.n_rows, n):
+            rows += f"; sum of sample weights {inference.n_rows:.6g}"
     upper, lower = (
         float(model.history_[name][-1]) for name in ("upper_bound", "lower_bound")
     )
