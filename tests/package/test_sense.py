@@ -243,13 +243,13 @@ def test_wrong_residuals_are_named(name, tau):
 
 
 @pytest.mark.parametrize("tau", [1.0, "auto"])
-@pytest.mark.parametrize("name", [n for n in WRONG if n not in ("a table", "text")])
+@pytest.mark.parametrize("name", [n for n in WRONG if n != "a table"])
 def test_wrong_jacobians_are_named(name, tau):
     with pytest.raises((ValueError, TypeError), match=r"\bjac\b|Jacobian"):
         robust_least_squares(line_residuals, [1.0, 1.0], WRONG[name], tau=tau)
 
 
-@pytest.mark.parametrize("x0", [[], [[1.0, 1.0]], [np.nan, 1.0], [1j, 1.0]])
+@pytest.mark.parametrize("x0", [[], [[1.0, 1.0]], ["a", "b"], [np.nan, 1.0], [1j, 1.0]])
 def test_wrong_starts_are_named(x0):
     with pytest.raises((ValueError, TypeError), match=r"\bx0\b"):
         robust_least_squares(line_residuals, x0)
