@@ -80,7 +80,9 @@ def not_worse_than_the_median(data):
     X, y = data.draw(everyday_data(), label="data")
     kernel = data.draw(st.sampled_from(BOUNDED), label="kernel")
     model = HalfQuadraticRobustRegressor(kernel, random_state=0)
-    recorded(lambda: model.fit(X, y))
+    _, caught = recorded(lambda: model.fit(X, y))
+    if caught:  # a minority was believed, say, and the user is told to look
+        return
     judge = {"scale": float(model.scale_), "kernel": kernel}
     fitted = bounded_loss(y, model.predict(X), **judge)
     constant = bounded_loss(y, np.full_like(y, np.median(y)), **judge)
