@@ -14,7 +14,9 @@ import shutil
 import sys
 import tomllib
 import warnings
+from html import unescape
 from pathlib import Path
+from urllib.parse import unquote
 
 GUIDE = Path(__file__).resolve().parent
 EXAMPLES, ROOT = GUIDE.parent, GUIDE.parents[1]
@@ -22,16 +24,21 @@ GATHERED = GUIDE / "gathered"
 sys.path[:0] = [str(ROOT), str(EXAMPLES)]
 # Scripts of the gallery that run in a process of their own find the package here, too.
 os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(EXAMPLES)])
+# Scripts are small: threads would only wait for each other.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Real data are not part of the site: it looks the same wherever it is built.
 os.environ["SKLEARN_MM_DATA"] = str(GUIDE / "no-data")
 
 from docutils import nodes
 from docutils.utils.math.latex2mathml import tex2mathml
+from sphinx.util import logging
 
 import sklearn_mm
 
 with (ROOT / "pyproject.toml").open("rb") as stream:
     PROJECT = tomllib.load(stream)["project"]
+
+LOGGER = logging.getLogger(__name__)
 
 # -- Project -------------------------------------------------------------------------
 
@@ -240,6 +247,28 @@ def check_reference(app):
         raise RuntimeError(f"api.rst does not name {missing}.")
 
 
+def check_links(app, exception):
+    """Every link into the site leads somewhere, to the very heading."""
+    if exception is not None or app.builder.name != "html":
+        return
+    site = Path(app.outdir)
+    pages = {
+        path: path.read_text(encoding="utf-8")
+        for path in site.rglob("*.html")
+        if "_static" not in path.parts
+    }
+    anchors = {path: set(re.findall(r'\bid="([^"]+)"', pages[path])) for path in pages}
+    for path, text in pages.items():
+        for link in re.findall(r'<a [^>]*?href="([^"]+)"', text):
+            target, _, anchor = unquote(unescape(link)).partition("#")
+            if re.match(r"\w+:", target) or target.startswith("//"):
+                continue
+            end = (path.parent / target).resolve() if target else path
+            known = anchors.get(end, {anchor})
+            if not end.exists() or (anchor and anchor not in known):
+                LOGGER.warning("%s: dead link to %s", path.relative_to(site), link)
+
+
 gather()
 
 
@@ -249,3 +278,4 @@ def setup(app):
     app.connect("autodoc-skip-member", skip_member)
     app.connect("autodoc-process-docstring", plain_references)
     app.connect("builder-inited", check_reference)
+    app.connect("build-finished", check_links)

@@ -14,7 +14,7 @@ import pytest
 import scipy.sparse
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from numpy.testing import assert_array_equal
+from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import is_classifier
 from sklearn.exceptions import ConvergenceWarning, DataConversionWarning
 
@@ -189,7 +189,10 @@ hebbian_params = st.fixed_dictionaries(
         "criterion": st.sampled_from(["regemm", "sudemm", "fixed", "alternating"]),
         "solver": st.sampled_from(["adam", "sgd", "gd"]),
         "batch_size": st.sampled_from(["auto", None, 2]),
-        "feedback": st.sampled_from([1e-8, 0.1, 1.0]),
+        "feedback": st.sampled_from([1e-160, 1e-8, 0.1, 1.0]),
+        "loss": st.sampled_from(["squared_error", "huber", "log_loss"]),
+        "activation": st.sampled_from(["relu", "hard_sigmoid", "hard_tanh"]),
+        "average": st.booleans(),
         "alpha": st.sampled_from([0.0, 1e-3, 1e6]),
         "learning_rate_init": st.sampled_from([1e-10, 1e-3, 1e3, 1e200]),
         "max_passes": st.sampled_from([1, 20]),
@@ -243,6 +246,12 @@ def check(model, X, y, weight):
     assert len(predicted) == (X.shape[0] if hasattr(X, "shape") else len(X))
     if not is_classifier(model):
         assert np.isfinite(predicted).all()
+    else:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            probability = model.predict_proba(X)
+        assert ((probability >= 0) & (probability <= 1 + 1e-6)).all()  # no nan either
+        assert_allclose(probability.sum(axis=1), 1.0, rtol=1e-5)
     for name, values in finite_numbers(model):
         assert np.isfinite(values).all(), name
     if hasattr(model, "weights_"):

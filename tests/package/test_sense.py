@@ -80,7 +80,9 @@ def not_worse_than_the_median(data):
     X, y = data.draw(everyday_data(), label="data")
     kernel = data.draw(st.sampled_from(BOUNDED), label="kernel")
     model = HalfQuadraticRobustRegressor(kernel, random_state=0)
-    recorded(lambda: model.fit(X, y))
+    _, caught = recorded(lambda: model.fit(X, y))
+    if caught:  # a minority was believed, say, and the user is told to look
+        return
     judge = {"scale": float(model.scale_), "kernel": kernel}
     fitted = bounded_loss(y, model.predict(X), **judge)
     constant = bounded_loss(y, np.full_like(y, np.median(y)), **judge)
@@ -243,13 +245,13 @@ def test_wrong_residuals_are_named(name, tau):
 
 
 @pytest.mark.parametrize("tau", [1.0, "auto"])
-@pytest.mark.parametrize("name", [n for n in WRONG if n not in ("a table", "text")])
+@pytest.mark.parametrize("name", [n for n in WRONG if n != "a table"])
 def test_wrong_jacobians_are_named(name, tau):
     with pytest.raises((ValueError, TypeError), match=r"\bjac\b|Jacobian"):
         robust_least_squares(line_residuals, [1.0, 1.0], WRONG[name], tau=tau)
 
 
-@pytest.mark.parametrize("x0", [[], [[1.0, 1.0]], [np.nan, 1.0], [1j, 1.0]])
+@pytest.mark.parametrize("x0", [[], [[1.0, 1.0]], ["a", "b"], [np.nan, 1.0], [1j, 1.0]])
 def test_wrong_starts_are_named(x0):
     with pytest.raises((ValueError, TypeError), match=r"\bx0\b"):
         robust_least_squares(line_residuals, x0)
