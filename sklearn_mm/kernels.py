@@ -365,7 +365,7 @@ def _tuning_constant(kernel: Kernel, d: int, efficiency: float) -> float:
     # Residual norms concentrate at sqrt(d). Far above, the kernel is quadratic to any
     # efficiency worth asking for. Half of it is the floor: there are kernels that are
     # efficient at any width when d is large (Huber's from d = 10 on, where even the
-    # spatial median has 95 %), but inliers should keep their weight all the same.
+    # spatial median has 95%), but inliers should keep their weight all the same.
     floor, ceiling = np.log(np.sqrt(d) / 2), np.log(50.0 * np.sqrt(d))
     if excess(floor) >= 0.0:
         return float(np.exp(floor))

@@ -67,7 +67,7 @@ def bounded_loss(
 
     tuning : float, default=None
         Width of the kernel in units of the scale, positive. None is the width that
-        gives 95 % efficiency under Gaussian noise, for the number of outputs at hand.
+        gives 95% efficiency under Gaussian noise, for the number of outputs at hand.
 
     Returns
     -------
@@ -136,7 +136,7 @@ def robust_r2_score(
 
     tuning : float, default=None
         Width of the kernel in units of the scale, positive. None is the width that
-        gives 95 % efficiency under Gaussian noise.
+        gives 95% efficiency under Gaussian noise.
 
     Returns
     -------
@@ -164,7 +164,7 @@ def robust_r2_score(
     >>> from sklearn_mm.metrics import robust_r2_score
     >>> rng = np.random.default_rng(0)
     >>> y_pred = rng.normal(size=1000)
-    >>> y_true = y_pred + 0.5 * rng.normal(size=1000)  # explains 80 %
+    >>> y_true = y_pred + 0.5 * rng.normal(size=1000)  # explains 80%
     >>> y_true[:100] += 50.0
     >>> round(robust_r2_score(y_true, y_pred), 1)
     0.8

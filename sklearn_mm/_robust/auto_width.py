@@ -35,7 +35,7 @@ _LEAST_SHARE = 0.3
 _MAJORITY, _MUCH_SMALLER = 0.5, 1e-3
 # Subsets are drawn for up to this many parameters; their number, that of the residual
 # vectors in excess of what determines the parameters, and that of subsets refined. (At
-# 40 % outliers one of 20 subsets of four is clean with 94 %, at 30 % with 99.6 %.)
+# 40% outliers one of 20 subsets of four is clean with 94%, at 30% with 99.6%.)
 _MAX_PARAMETERS, _SUBSETS, _EXCESS, _REFINED = 10, 20, 1, 3
 # Refits with its scale: a few, more while it falls fast, as it does for exact data.
 _REFITS, _MAX_REFITS = 4, 40

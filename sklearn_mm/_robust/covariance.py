@@ -189,7 +189,7 @@ def psi_moments(
     """Moments over all entries of residual vectors whose noise scale is not known.
 
     The mean slope over a vector's entries is taken, and m counts entries. Where the
-    kernel does not reject, the width is taken to be the one of 95 % efficiency.
+    kernel does not reject, the width is taken to be the one of 95% efficiency.
 
     Parameters
     ----------

@@ -157,7 +157,7 @@ def robust_curve_fit(
     Notes
     -----
     With ``scale="auto"`` a minority of points that lie on a curve of their own can win
-    over a majority that does not; inlier shares of 60 % and more are safe where
+    over a majority that does not; inlier shares of 60% and more are safe where
     outliers do not agree with each other.
 
     Examples

@@ -1,4 +1,4 @@
-"""What a fitted robust model says about itself and about new rows."""
+"""Statistical inference and outlier detection with a fitted robust model."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _KINDS = ("prediction", "mean")
 
 
 class InferenceMixin:
-    """Intervals, the table of coefficients, and verdicts on new rows.
+    """Mixin for intervals, the table of coefficients and inliers among new rows.
 
-    For an estimator with these parameters and fitted attributes.
+    The estimator must have the parameters and fitted attributes below.
     """
 
     fit_intercept: bool
@@ -41,23 +41,23 @@ class InferenceMixin:
     _kernel: Callable[[int], tuple[Kernel, float]]  # and its width in noise scales
 
     def conf_int(self, level=0.95):
-        """Make confidence intervals of the coefficients.
+        """Compute confidence intervals of the coefficients.
 
         Parameters
         ----------
         level : float, default=0.95
-            Probability with which an interval covers the true coefficient, in (0, 1).
+            Probability that an interval covers the true coefficient, in (0, 1).
 
         Returns
         -------
         intervals : ndarray of shape (q, 2) or (n_outputs, q, 2)
-            Lower and upper ends: coefficients in order, then the intercept where one is
-            fitted. Infinite if there are not more rows than coefficients, nan for
-            coefficients that the data do not determine.
+            Lower and upper limits for the coefficients, followed by the intercept if
+            one is fitted. Infinite if there are not more rows than coefficients; nan
+            for coefficients that the data do not determine.
 
         See Also
         --------
-        HalfQuadraticRobustRegressor.summary : The table of coefficients.
+        HalfQuadraticRobustRegressor.summary : Table of coefficients.
 
         Examples
         --------
@@ -81,30 +81,31 @@ class InferenceMixin:
         return intervals if np.ndim(self.coef_) > 1 else intervals[0]
 
     def predict_interval(self, X, level=0.95, kind="prediction"):
-        """Predict intervals.
+        """Compute prediction intervals, or confidence intervals of the mean.
 
         Parameters
         ----------
         X : {array-like, sparse matrix} of shape (n_samples, n_features)
-            Data.
+            Input data.
 
         level : float, default=0.95
             Probability of the interval, in (0, 1).
 
         kind : {"prediction", "mean"}, default="prediction"
-            Whether the interval is to cover a new target (one with the inliers' noise),
-            or the mean of all of them.
+            Whether the interval should cover a new target with the noise of the
+            inliers, or the mean of such targets.
 
         Returns
         -------
         intervals : ndarray of shape (n_samples, 2) or (n_samples, n_outputs, 2)
-            Lower and upper ends.
+            Lower and upper limits.
 
         Notes
         -----
-        The noise is taken to be normal, and of the same size for all rows, with
-        ``cov_type="HC3"`` as well. With ``alpha > 0`` there are no intervals for the
-        mean, and those for new targets do not include the bias of the penalty.
+        The noise is assumed to be normal with the same variance in all rows, even with
+        ``cov_type="HC3"``. With ``alpha > 0``, intervals for the mean are not
+        available, and those for new targets do not account for the bias of the
+        penalty.
 
         Examples
         --------
@@ -137,7 +138,7 @@ class InferenceMixin:
         return intervals if np.ndim(self.coef_) > 1 else intervals[:, 0]
 
     def summary(self, level=0.95):
-        """Make the table of coefficients, with what is known about the fit.
+        """Summarise the fit in a table of coefficients.
 
         Parameters
         ----------
@@ -147,13 +148,13 @@ class InferenceMixin:
         Returns
         -------
         summary : RobustSummary
-            Prints as text, shows as HTML in notebooks; its `to_frame` makes a
-            :class:`pandas.DataFrame`.
+            Prints as text and is displayed as HTML in notebooks. The method `to_frame`
+            returns a :class:`pandas.DataFrame`.
 
         Notes
         -----
-        Tests and intervals use Student's t distribution. With a penalty, and where the
-        rows are too few, there are none, and the table says why.
+        Tests and intervals use Student's t distribution. They are not available with a
+        penalty or with too few rows; the table then states the reason.
 
         Examples
         --------
@@ -171,25 +172,25 @@ class InferenceMixin:
         return RobustSummary.of(self, inference, self._plane(), level)
 
     def confidence(self, X, y):
-        """Tell the confidence weights that rows would get, of new data or old.
+        """Compute the confidence weights of the given rows.
 
         Parameters
         ----------
         X : {array-like, sparse matrix} of shape (n_samples, n_features)
-            Data.
+            Input data.
 
         y : array-like of shape (n_samples,) or (n_samples, n_outputs)
-            Targets.
+            Target values.
 
         Returns
         -------
         weights : ndarray of shape (n_samples,)
-            One where the target is as predicted, and the closer to zero the further it
-            is from that.
+            Confidence weights in [0, 1]. A weight is one if the target equals its
+            prediction and decreases with the size of the residual.
 
         See Also
         --------
-        HalfQuadraticRobustRegressor.inlier_mask : A yes or no for each row.
+        HalfQuadraticRobustRegressor.inlier_mask : Boolean mask of the inliers.
 
         Examples
         --------
@@ -204,25 +205,26 @@ class InferenceMixin:
         return self._weigh(self._new_residuals(X, y))[0]
 
     def inlier_mask(self, X, y):
-        """Tell which rows are inliers, of new data or old.
+        """Determine which of the given rows are inliers.
 
         Parameters
         ----------
         X : {array-like, sparse matrix} of shape (n_samples, n_features)
-            Data.
+            Input data.
 
         y : array-like of shape (n_samples,) or (n_samples, n_outputs)
-            Targets.
+            Target values.
 
         Returns
         -------
         mask : ndarray of shape (n_samples,)
-            Rows whose residual is at most three noise scales, or the quantile of the
-            same probability for the norm of several outputs' residuals.
+            Boolean mask of the inliers. The residual of an inlier is at most three
+            noise scales. With several outputs, the norm of the residuals is compared
+            with the quantile of the same probability.
 
         See Also
         --------
-        HalfQuadraticRobustRegressor.confidence : A weight for each row.
+        HalfQuadraticRobustRegressor.confidence : Confidence weight of each row.
 
         Examples
         --------
@@ -282,9 +284,9 @@ class InferenceMixin:
         return inference.leverages(rows), part.n_parameters / part.n_rows
 
     def _weigh(self, residual):
-        """Confidence weights of any rows' residuals, and the radius of inliers.
+        """Confidence weights of residuals, and the largest residual of an inlier.
 
-        With several outputs that is one of residuals in noise scales.
+        With several outputs, the latter is in units of the noise scales.
         """
         residual = residual.reshape(len(residual), -1)
         d = residual.shape[1]
@@ -295,7 +297,7 @@ class InferenceMixin:
 
 
 def inlier_scales(d):
-    """Norm of d residuals, in noise scales, that inliers do not exceed."""
+    """Largest norm of the d residuals of an inlier, in units of the noise scale."""
     if d == 1:
         return _INLIER_SCALES
     return chi.ppf(2.0 * ndtr(_INLIER_SCALES) - 1.0, d)

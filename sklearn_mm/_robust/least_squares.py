@@ -272,13 +272,13 @@ def robust_least_squares(
     they arrive. The point of the lowest robust cost is remembered; if it is lower than
     that of the end, exact weights go on from it, and the message says so.
 
-    With ``tau="auto"`` the width is the kernel's tuning constant (95 % efficiency for
+    With ``tau="auto"`` the width is the kernel's tuning constant (95% efficiency for
     normal noise) times the scale of a normal core among the residuals, which
     ``result.scale`` tells. Rough fits find it: from x0 with exact weights, in case x0
     is good; with the criterion and ever narrower kernels, in case it is not; and, for
     up to 10 parameters, by least squares on 22 parts of the residuals. That takes about
     400 evaluations of `fun` for 3 parameters. The likeliest, with a core of at least
-    30 % of the residual vectors, is refined. `max_nfev` is for the last fit alone.
+    30% of the residual vectors, is refined. `max_nfev` is for the last fit alone.
 
     Levenberg-Marquardt steps do not minimise the upper bound, so that the constants of
     "regemm" are smaller here than in the paper, which tightens weights more slowly and

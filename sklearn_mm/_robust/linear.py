@@ -32,7 +32,7 @@ from sklearn_mm._rows.table import Column, Rows, SumOver, row_chunks
 from sklearn_mm._solver.roles import Array, Indices
 
 # Entries of a block of standardised rows, 2 MB. On one thread sizes from an eighth of
-# this took within 10 % of each other; two threads that share a smaller one's many short
+# this took within 10% of each other; two threads that share a smaller one's many short
 # calls wait for the interpreter's lock.
 _BLOCK_ENTRIES = 256_000
 # Means beyond this many spreads are subtracted from the rows before they are multiplied

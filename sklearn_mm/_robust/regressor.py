@@ -44,18 +44,18 @@ from sklearn_mm.baselines import Alternating, Joint
 from sklearn_mm.criteria import CRITERIA, Fixed, get_criterion
 from sklearn_mm.kernels import KERNELS, get_kernel
 
-# Effort of the first weights. From all-ones weights (0, the paper's choice) a good
-# start would be thrown away: a user's start begins with kernels twice as wide, the
-# chosen one, which is a fit already, with little more than exact weights (1).
+# Effort of the first weights. All-ones weights (0, the paper's choice) would discard a
+# good start. A start given by the user begins with kernels twice as wide; the one found
+# by the search is a fit already and begins with nearly exact weights (1).
 _UNTRUSTED, _TRUSTED, _CHOSEN, _EXACT = 0.0, 0.5, 0.8, 1.0
 _EXACT_WEIGHTS = Fixed(_EXACT)
-# The criterion's run hands over to exact weights when its certificate is this tight
-# relative to J; exact weights then converge at their own, faster rate.
+# Exact weights, which converge faster, take over from the criterion when its
+# certificate is this tight relative to J.
 _HANDOVER = 1e-2
 # The quadratic kernel has no width; any finite one gives the same fit.
 _ANY_WIDTH = 1.0
-# Targets have unit spread when they are fitted; a tolerance relative to kernels that
-# are narrower than this would ask for less than rounding.
+# Targets are scaled to unit spread for the fit. A tolerance relative to kernels
+# narrower than this would be below rounding error.
 _RESOLUTION = 1e-8
 
 
@@ -70,14 +70,15 @@ class HalfQuadraticRobustRegressor(
 ):
     """Robust linear regression with certified truncated inference.
 
-    Minimises ``sum_i sample_weight_i * tau**2 * psi(||r_i||**2 / tau**2)``, plus a
-    penalty if there is one, over linear models, where psi is a robust kernel of width
+    Minimises ``sum_i sample_weight_i * tau**2 * psi(||r_i||**2 / tau**2)``, plus an
+    optional penalty, over linear models, where psi is a robust kernel of width
     ``tau = tuning * scale`` and r_i are the residuals. Each row has a latent
-    confidence weight; how accurately the weights are inferred before the coefficients
-    move is decided by a criterion of the paper [1]_.
+    confidence weight. A criterion of the paper [1]_ decides how accurately the weights
+    are inferred before the coefficients are updated.
 
-    With the defaults no knowledge of the noise is needed: the noise scale and a start
-    that survives gross outliers and bad leverage points are chosen from the data.
+    With the default parameters, nothing needs to be known about the noise: the noise
+    scale, and a starting point that is robust to gross outliers and bad leverage
+    points, are estimated from the data.
 
     Parameters
     ----------
@@ -88,87 +89,88 @@ class HalfQuadraticRobustRegressor(
 
     criterion : {"regemm", "sudemm", "fixed", "graduated"} or Criterion, \
             default="regemm"
-        How accurately confidence weights are inferred in each iteration.
+        How accurately the confidence weights are inferred in each iteration.
 
-        - "regemm": just so accurately that the upper bound falls by a fraction between
-          `eta` and `eta_prime` of its distance to the objective. Finds good minima.
-        - "sudemm": so that the gap stays within `rho` times the decrease that the next
-          weighted least-squares step achieves.
+        - "regemm": the upper bound falls by a fraction between `eta` and `eta_prime`
+          of its distance to the objective. This tends to find good minima.
+        - "sudemm": the gap is at most `rho` times the decrease achieved by the next
+          weighted least-squares step.
         - "fixed": exact weights, i.e. iteratively reweighted least squares.
-        - "graduated": kernels of shrinking width, a baseline of the paper.
+        - "graduated": kernels of decreasing width, a baseline of the paper.
 
-        Objects of :mod:`sklearn_mm.criteria` allow experiments. (The other baseline of
-        the paper, joint optimisation of coefficients and weights, is
-        ``robust_least_squares(..., criterion="joint")``.)
+        Objects of :mod:`sklearn_mm.criteria` can be passed as well. The other baseline
+        of the paper, joint optimisation of coefficients and weights, is available as
+        ``robust_least_squares(..., criterion="joint")``.
 
     scale : "auto" or float, default="auto"
-        Standard deviation of the inliers' noise (per output), positive.
+        Standard deviation of the noise of the inliers (per output), positive. If
+        "auto", it is estimated from the data.
 
     tuning : float, default=None
-        Width of the kernel in units of `scale`, positive. None gives 95 % efficiency
-        under Gaussian noise, for the number of outputs at hand.
+        Width of the kernel in units of `scale`, positive. If None, the width gives 95%
+        efficiency under Gaussian noise for the given number of outputs.
 
     alpha : float, default=0.0
-        Weight of the penalty on the coefficients, non-negative. It is added to the
-        *sum* over rows: alpha is that of :class:`~sklearn.linear_model.Ridge`, and
-        n_samples times that of :class:`~sklearn.linear_model.ElasticNet`.
+        Strength of the penalty on the coefficients, non-negative. The penalty is added
+        to the *sum* over rows, as in :class:`~sklearn.linear_model.Ridge`. It is
+        n_samples times the alpha of :class:`~sklearn.linear_model.ElasticNet`.
 
     l1_ratio : float, default=0.0
-        Part of the penalty that is L1, in [0, 1]: the penalty is ``alpha * (l1_ratio *
-        ||coef||_1 + (1 - l1_ratio) / 2 * ||coef||**2)``. With ``l1_ratio > 0``
-        coefficients are zero unless they are needed, and there may be more features
-        than rows.
+        Proportion of the L1 penalty, in [0, 1]. The penalty is ``alpha * (l1_ratio *
+        ||coef||_1 + (1 - l1_ratio) / 2 * ||coef||**2)``. If ``l1_ratio > 0``, the
+        coefficients are sparse, and there may be more features than rows.
 
     fit_intercept : bool, default=True
         Whether to fit an intercept.
 
     cov_type : {"nonrobust", "HC3"}, default="nonrobust"
-        Covariance of the coefficients: "nonrobust" for noise of the same size in all
-        rows, "HC3" (a sandwich, which takes more passes over the rows) for noise that
-        differs between them.
+        Type of covariance of the coefficients: "nonrobust" if the noise has the same
+        variance in all rows, "HC3" (a sandwich estimator, which takes more passes over
+        the rows) if it differs between rows.
 
     init : {"auto", "ols"}, array-like or estimator, default="auto"
-        Where to start. "auto" searches robustly; "ols" is least squares with all
-        confidence weights one, the paper's setting. An array holds the coefficients,
-        of shape (n_features,) or (n_outputs, n_features), or with one more column for
-        the intercept. A scikit-learn regressor is cloned and fitted, and the linear
-        model closest to its predictions is the start.
+        Starting point. "auto" performs a robust search. "ols" is least squares with
+        all confidence weights equal to one, the setting of the paper. An array holds
+        the coefficients and has shape (n_features,) or (n_outputs, n_features), or one
+        more column for the intercept. A scikit-learn regressor is cloned and fitted,
+        and the linear model closest to its predictions is the starting point.
 
     eta : float, default=0.5
-        Fraction for "regemm", in (0, 1).
+        Fraction used by "regemm", in (0, 1).
 
     eta_prime : float, default=0.75
-        Upper end of the window for "regemm", in (eta, 1).
+        Upper end of the window used by "regemm", in (eta, 1).
 
     rho : float, default=0.5
-        Fraction for "sudemm", in (0, 1).
+        Fraction used by "sudemm", in (0, 1).
 
     max_iter : int, default=100
-        Maximum number of iterations on all rows.
+        Maximum number of iterations over all rows.
 
     tol : float, default=1e-6
-        The fit ends when an iteration with exact weights changes the fitted values by
-        no more than `tol` kernel widths (root mean square).
+        Tolerance for the stopping criterion. The fit stops when an iteration with exact
+        weights changes the fitted values by at most `tol` kernel widths (root mean
+        square).
 
     warm_start : bool, default=False
-        Start from the coefficients of the previous call to `fit`.
+        Whether to start from the coefficients of the previous call to `fit`.
 
     chunk_size : int, default=None
-        Rows that are handed to a worker, or read from a file, and whose residuals and
-        weights are worked on, at a time. None lets the estimator choose. The result
-        does not depend on it but for rounding.
+        Number of rows that are processed, or read from a file, at a time. If None, the
+        estimator chooses it. The result does not depend on it, except for rounding
+        errors.
 
     n_jobs : int, default=None
-        Number of workers for sums over rows; None means 1 unless in a
-        :obj:`joblib.parallel_config` context, which also decides on their kind
-        (threads, if it does not say). The result does not depend on it.
+        Number of workers for sums over rows. ``None`` means 1 unless in a
+        :obj:`joblib.parallel_config` context, which also selects the backend (threads
+        by default). The result does not depend on it.
 
     random_state : int, RandomState instance or None, default=None
-        Determines the random subsets of the start. Pass an int for reproducible
-        results.
+        Controls the random subsets of the search for a starting point. Pass an int for
+        reproducible output across multiple function calls.
 
     verbose : int, default=0
-        If positive, one line is printed for every iteration.
+        If positive, print one line per iteration.
 
     Attributes
     ----------
@@ -176,98 +178,105 @@ class HalfQuadraticRobustRegressor(
         Coefficients.
 
     intercept_ : float or ndarray of shape (n_outputs,)
-        Intercept; zero if ``fit_intercept=False``.
+        Intercept. Zero if ``fit_intercept=False``.
 
     scale_ : float or ndarray of shape (n_outputs,)
-        Standard deviation of the inliers' noise, given or estimated. An array if there
-        are several outputs, each of which has its own.
+        Given or estimated standard deviation of the noise of the inliers. With several
+        outputs, an array with one value per output.
 
     covariance_ : ndarray of shape (q, q) or (n_outputs, q, q)
-        Covariance of the coefficients in order, then of the intercept where one is
-        fitted, outputs taken one at a time. Entries of coefficients that the data do
-        not determine are nan; all are infinite if there are not more rows than
-        coefficients. With ``alpha > 0`` it is that of the penalised coefficients about
-        their own mean. None with an L1 penalty, or more than 1,000 coefficients.
+        Covariance of the coefficients, followed by the intercept if one is fitted,
+        separately for each output. Entries of coefficients that the data do not
+        determine are nan. All entries are infinite if there are not more rows than
+        coefficients. With ``alpha > 0``, it is the covariance of the penalised
+        coefficients about their own mean. None with an L1 penalty, or with more than
+        1,000 coefficients.
 
     robust_r2_ : float or ndarray of shape (n_outputs,)
-        Share of the inliers' variance that the model explains, as in
+        Proportion of the variance of the inliers explained by the model, as in
         :func:`~sklearn_mm.metrics.robust_r2_score`.
 
     weights_ : ndarray of shape (n_samples,)
-        Confidence of each training row, in [0, 1].
+        Confidence weight of each training row, in [0, 1].
 
     inlier_mask_ : ndarray of shape (n_samples,)
-        Rows whose residual is at most three noise scales, or the quantile of the same
-        probability for the norm of several outputs' residuals.
+        Boolean mask of the rows classified as inliers. The residual of an inlier is at
+        most three noise scales. With several outputs, the norm of the residuals is
+        compared with the quantile of the same probability.
 
     n_iter_ : int
-        Number of iterations on all rows.
+        Number of iterations over all rows.
 
     history_ : Bunch
         One entry per iteration of `upper_bound` and `lower_bound` (of the objective at
         the iterate), their `gap`, the `effort` (1/sigma: 1 for exact weights, 0 for
-        all-ones), `previous_upper`, `decrease`, `change`, `work` (trials of the search
-        for sigma), `satisfied`, `capped`, `accepted` and `time`.
-        :class:`ConvergenceDisplay` draws it.
+        all-ones weights), `previous_upper`, `decrease`, `change`, `work` (number of
+        trials in the search for sigma), `satisfied`, `capped`, `accepted` and `time`.
+        Use :class:`ConvergenceDisplay` to plot it.
 
     n_features_in_ : int
         Number of features seen during fit.
 
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
-        Names of features seen during fit, where they are all strings.
+        Names of features seen during fit. Defined only when X has feature names that
+        are all strings.
 
     See Also
     --------
-    RobustFitDisplay : Residuals, weights and outliers in a picture.
-    robust_least_squares : Nonlinear residuals; also joint half-quadratic minimisation.
+    RobustFitDisplay : Plot of residuals, weights and outliers.
+    robust_least_squares : Nonlinear residuals and joint half-quadratic minimisation.
     sklearn.linear_model.HuberRegressor : Convex loss; not robust to leverage points.
     sklearn.linear_model.RANSACRegressor : Consensus of random subsets.
-    sklearn.linear_model.TheilSenRegressor : Median of subset fits.
+    sklearn.linear_model.TheilSenRegressor : Median of fits to subsets.
 
     Notes
     -----
     The lower bound in `history_` is the objective itself, which is cheap to evaluate
-    here. In every iteration ``lower_bound <= upper_bound``, and under "regemm" the
-    sequence ``upper_bound`` never increases as long as that criterion runs. Once its
-    stopping rule holds to a relative 1e-2 (for "regemm" and "sudemm", once the bounds
-    agree so far), the remaining iterations use exact weights, whatever the criterion.
+    here. In every iteration ``lower_bound <= upper_bound``. With "regemm", the
+    sequence ``upper_bound`` never increases as long as that criterion is in use. Once
+    its stopping rule holds with a relative tolerance of 1e-2 (for "regemm" and
+    "sudemm", once the bounds agree to this extent), the remaining iterations use exact
+    weights, regardless of the criterion.
 
-    float32 data are summed in float64: of the fit, only `coef_` and `intercept_` are
-    rounded to float32.
+    float32 data are summed in float64. Only `coef_` and `intercept_` are rounded to
+    float32.
 
-    With several outputs, each has a noise scale of its own, and a row has one weight,
-    which depends on the norm of its residuals in these scales: units do not matter. The
-    objective in `history_` is then one of residuals in noise scales.
+    With several outputs, each output has its own noise scale, and each row has one
+    weight. The weight depends on the norm of the residuals in units of these scales, so
+    that the units of the outputs do not matter. The objective in `history_` is then
+    that of the residuals in units of the noise scales.
 
-    The start follows one principle, the largest population first: all rows are one
-    population about least squares until a likelihood ratio says that a part of them is
-    a population of its own, with less noise about a plane of its own. So values of y
-    that are frequent (ratings, codes for missing values) or rows that are close
-    together do not win by being dense, and an exact fit needs a majority. The scale is
-    not below half the step to which y is rounded.
+    The search for a starting point prefers the largest population. All rows are
+    considered to be one population around the least-squares fit, unless a likelihood
+    ratio indicates that some of them are a population of their own, with less noise
+    around a plane of their own. Frequent values of y (ratings, codes for missing
+    values) or rows that are close together therefore do not dominate because of their
+    density, and an exact fit requires a majority. The scale is never smaller than half
+    the step to which y is rounded.
 
-    There are things that the rows cannot tell. Which of two planes is meant, if fewer
-    than half of the rows follow either; which rows are outliers, if there are at most
-    two rows per parameter, or if a penalty is so weak that a constant predicts better;
-    whether the rows that lie exactly on a plane are good ones. A warning then names the
-    remedy. Outliers closer than about three noise scales, and values of a code that y
-    takes anyway, are a part of the noise. With fewer than ten rows per parameter, a
-    third or more of near outliers (four to eight noise scales), or of leverage points
-    in one cluster, can pass for noise without a warning.
+    Some questions cannot be answered from the data: which of two planes is the right
+    one, if fewer than half of the rows follow either; which rows are outliers, if there
+    are at most two rows per parameter, or if the penalty is so weak that a constant
+    predicts better; whether rows that lie exactly on a plane are inliers. In these
+    cases, a warning suggests a remedy. Outliers within about three noise scales, and
+    codes that are also regular values of y, are treated as noise. With fewer than ten
+    rows per parameter, a third or more of near outliers (four to eight noise scales),
+    or of leverage points in one cluster, can be mistaken for noise without a warning.
 
-    Of many rows, a stratified sample of 1,000 to 2,000 (five per parameter, if that is
-    more) decides on scale and start, and all rows are used from there on.
+    For large data sets, the scale and the starting point are determined from a
+    stratified sample of 1,000 to 2,000 rows (or five per parameter, if that is more).
+    All subsequent iterations use all rows.
 
     X may be larger than memory: a memory map, or any array with a shape, a dtype and
     slices of rows (HDF5, Zarr), is read chunk by chunk. About four numbers per row are
-    held in memory. An interrupt (Ctrl-C) after the first iteration ends the fit with
-    the last finished one.
+    held in memory. If the fit is interrupted (Ctrl-C) after the first iteration, the
+    result of the last completed iteration is kept.
 
     X, y and `sample_weight` may be Dask arrays, or X a Dask data frame and y one of its
-    columns. They are worked on where they are: targets, residuals and weights stay with
-    the blocks of X, sums are all that travels, and `weights_` and `inlier_mask_` are
-    Dask arrays, which are left out when the model is pickled. Persist X and y first if
-    they fit in the memory of the workers.
+    columns. Computations take place on the workers that hold the blocks of X, and only
+    sums are transferred. `weights_` and `inlier_mask_` are then Dask arrays, which are
+    omitted when the model is pickled. Persist X and y first if they fit in the memory
+    of the workers.
 
     References
     ----------
@@ -281,7 +290,7 @@ class HalfQuadraticRobustRegressor(
     >>> rng = np.random.default_rng(0)
     >>> X = rng.normal(size=(100, 2))
     >>> y = X @ [1.0, -2.0] + 3.0 + 0.1 * rng.normal(size=100)
-    >>> y[:40] += 20.0  # 40 % gross outliers
+    >>> y[:40] += 20.0  # 40% gross outliers
     >>> model = HalfQuadraticRobustRegressor(random_state=0).fit(X, y)
     >>> model.coef_.round(1)
     array([ 1., -2.])
@@ -478,7 +487,7 @@ class HalfQuadraticRobustRegressor(
         )
 
     def _kernel(self, n_outputs):
-        """The kernel, and its width in noise scales."""
+        """The kernel and its width in units of the noise scale."""
         kernel, tuning = get_kernel(self.kernel), self.tuning
         if tuning is None:
             tuning = kernel.tuning_constant(n_outputs)
@@ -491,7 +500,7 @@ class HalfQuadraticRobustRegressor(
         return (1.0 - self.l1_ratio) * self.alpha, self.l1_ratio * self.alpha
 
     def _known_scale(self, scaling):
-        """The noise scale in the solver's units, or None if it is to be chosen."""
+        """The noise scale in the solver's units, or None if it has to be estimated."""
         if isinstance(self.scale, str):
             return None
         check_size("scale", self.scale)
@@ -508,16 +517,16 @@ class HalfQuadraticRobustRegressor(
             return _TRUSTED
         if self.init != "auto":
             return _UNTRUSTED
-        # A bounded loss is least where all coefficients are zero and all rows are
-        # rejected, if the L1 penalty is large: the chosen start is not to be left.
+        # If the L1 penalty is large, a bounded loss is smallest where all coefficients
+        # are zero and all rows are rejected. Stay close to the chosen start.
         return _EXACT if self.alpha * self.l1_ratio > 0.0 else _CHOSEN
 
     def _minimize(self, problem, point, criterion, previous, history, monitor, memory):
-        """The criterion's run, then exact weights to the end."""
+        """Run with the criterion first, then with exact weights until convergence."""
         step = ReweightedLeastSquares(False, _RESOLUTION, memory)
         tol, effort = max(self.tol, _HANDOVER), self._first_effort(previous)
         first = Stage(problem, criterion, step, tol, effort, monitor)
-        # No need for the criterion again: its certificate is tight here.
+        # The criterion is not needed again because its certificate is tight here.
         step = ReweightedLeastSquares(True, _RESOLUTION, memory)
         last = Stage(problem, _EXACT_WEIGHTS, step, self.tol, _EXACT, monitor)
         return run_stages(
@@ -530,7 +539,7 @@ class HalfQuadraticRobustRegressor(
         )
 
     def _record_inference(self, inference):
-        """What the fit knows of its coefficients, in the user's units."""
+        """Set what is known about the coefficients, in the user's units."""
         self._inference = inference
         covariance, r2 = inference.covariance(), inference.robust_r2
         if np.ndim(self.coef_) == 1:
@@ -538,7 +547,7 @@ class HalfQuadraticRobustRegressor(
         self.covariance_, self.robust_r2_ = covariance, r2
 
     def _record_rows(self, problem, point, tuning, out):
-        """Weights and verdicts on the training rows."""
+        """Set the weights and the inlier mask of the training rows."""
         rows = problem.rows
         self.weights_ = rows.output(problem.confidence(point, out=out), np.float64)
         radius = inlier_scales(problem.model.shape[1]) * problem.tau / tuning
@@ -548,7 +557,7 @@ class HalfQuadraticRobustRegressor(
 
 
 def _in_noise_scales(model, start):
-    """The same start with every output in units of its noise, those of the model."""
+    """The same start with each output in units of its noise, as in the model."""
     theta = start.point.theta.reshape(model.shape) / start.scale
     point = model.at(theta.ravel(), start.point.residual)
     return replace(start, point=point, scale=np.ones_like(start.scale))

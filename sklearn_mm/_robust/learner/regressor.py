@@ -1,4 +1,4 @@
-"""Any regressor that takes sample weights, made robust."""
+"""Meta-estimator that makes regressors with sample weights robust."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ from sklearn_mm._rows.validation import check_size
 from sklearn_mm.criteria import CRITERIA, get_criterion
 from sklearn_mm.kernels import KERNELS, get_kernel
 
-# Kernels are wider by this factor than for 95 % efficiency: residuals of learners have
-# longer tails than the noise. This and the next two were chosen on functions other than
-# those of examples/benchmarks/robust_anything.py.
+# Kernels are wider by this factor than for 95% efficiency because residuals of learners
+# have longer tails than the noise. This constant and the next two were chosen on other
+# functions than those of examples/benchmarks/robust_anything.py.
 _WIDER = 1.2
-# Effort of the upper bound from which the first round starts: kernels about three times
-# as wide give the rows back that the start has left out without need.
+# Effort of the upper bound of the first round. Kernels about three times as wide bring
+# back rows that the start has rejected unnecessarily.
 _FIRST_EFFORT = 0.35
-# The plain fit is kept unless the robust loss of another falls below by this fraction.
+# The plain fit is kept unless the robust loss of another is smaller by this fraction.
 _MARGIN = 0.06
 # Rows within this many scales are inliers (for one output).
 _INLIER_SCALES = 3.0
@@ -62,8 +62,8 @@ _INLIER_SCALES = 3.0
 _ANY_WIDTH = 1.0
 # Effort of exact weights, for criterion="fixed".
 _EXACT = 1.0
-# Constants of the criteria. Rounds are few and expensive here: ReGeMM is more eager
-# than with the values of the paper, 0.5 and 0.75.
+# Constants of the criteria. Rounds are few and expensive here, so ReGeMM makes larger
+# steps than with the values of the paper, 0.5 and 0.75.
 _ETA, _ETA_PRIME, _RHO = 0.7, 0.85, 0.5
 
 
@@ -74,20 +74,20 @@ class RobustRegressor(
     RegressorMixin,
     BaseEstimator,
 ):
-    """Makes any regressor robust that takes sample weights.
+    """Meta-estimator that makes any regressor with sample weights robust.
 
-    The regressor is fitted again and again with confidence weights, which are
-    inferred from its *out-of-fold* residuals: a flexible learner follows the outliers
-    that it is fitted to, but not those that it has not seen. The weights minimise an
-    upper bound of a robust loss of these residuals, as accurately as a criterion of
-    the paper [1]_ asks. The round with the smallest robust loss is kept, and it is the
-    plain fit unless another one is clearly better.
+    The regressor is fitted repeatedly with confidence weights, which are inferred from
+    its *out-of-fold* residuals: a flexible learner follows the outliers that it is
+    fitted to, but not those that it has not seen. The weights minimise an upper bound
+    of a robust loss of these residuals, as accurately as a criterion of the paper [1]_
+    requires. The round with the smallest robust loss is kept. The plain fit is kept
+    unless another one is clearly better.
 
     Parameters
     ----------
     estimator : estimator, default=None
-        Regressor whose `fit` takes `sample_weight`, or a pipeline that ends in one.
-        None is :class:`~sklearn.ensemble.HistGradientBoostingRegressor`.
+        Regressor whose `fit` accepts `sample_weight`, or a pipeline that ends in one.
+        If None, :class:`~sklearn.ensemble.HistGradientBoostingRegressor` is used.
 
     kernel : str or Kernel, default="smooth_truncated_quadratic"
         Robust kernel: "smooth_truncated_quadratic", "geman_mcclure", "welsch",
@@ -95,41 +95,43 @@ class RobustRegressor(
         :mod:`sklearn_mm.kernels`.
 
     criterion : {"regemm", "sudemm", "fixed"} or Criterion, default="regemm"
-        How accurately confidence weights are inferred in each round; see
-        :class:`HalfQuadraticRobustRegressor`. "sudemm" compares the gap with what the
-        last refit has gained, since the gain of the next one is not known.
+        How accurately the confidence weights are inferred in each round; see
+        :class:`HalfQuadraticRobustRegressor`. "sudemm" compares the gap with the
+        improvement of the last refit, since that of the next one is not known.
 
     scale : "auto" or float, default="auto"
-        Standard deviation of the inliers' out-of-fold residuals (per output),
-        positive. "auto" estimates it, and where the regressor can predict the size of
-        its own residuals, rows that are hard to predict get a larger one.
+        Standard deviation of the out-of-fold residuals of the inliers (per output),
+        positive. If "auto", it is estimated from the data. If the regressor can predict
+        the size of its own residuals, rows that are hard to predict have a larger
+        scale.
 
     tuning : float, default=None
-        Width of the kernel in units of the scale, positive. None is 1.2 times the
-        width that gives 95 % efficiency under Gaussian noise.
+        Width of the kernel in units of the scale, positive. If None, it is 1.2 times
+        the width that gives 95% efficiency under Gaussian noise.
 
     cv : int, cross-validation generator or iterable, default=5
-        Folds for out-of-fold residuals. An int is the number of shuffled folds. The
-        test sets have to be a partition of the rows.
+        Cross-validation splits for the out-of-fold residuals. An int is the number of
+        shuffled folds. The test sets must form a partition of the rows.
 
     max_iter : int, default=4
-        Maximum number of rounds after the start. Each makes one fit per fold.
+        Maximum number of rounds after the start. Each round makes one fit per fold.
 
     tol : float, default=0.01
-        The rounds end when the weights change by less than this on average, or when
-        the criterion's stopping rule holds to this tolerance.
+        Tolerance for the stopping criterion. Iteration stops when the mean change of
+        the weights is below `tol`, or when the stopping rule of the criterion holds
+        with this tolerance.
 
     n_jobs : int, default=None
-        Number of folds that are fitted at a time; None means 1 unless in a
+        Number of folds to fit in parallel. ``None`` means 1 unless in a
         :obj:`joblib.parallel_config` context.
 
     random_state : int, RandomState instance or None, default=None
-        Shuffles the folds, and seeds those `random_state` of the estimator that are
-        None: all rounds draw the same random numbers. Pass an int for reproducible
-        results.
+        Controls the shuffling of the folds and replaces every `random_state` of the
+        estimator that is None, so that all rounds use the same random numbers. Pass an
+        int for reproducible output across multiple function calls.
 
     verbose : int, default=0
-        If positive, one line is printed for every round.
+        If positive, print one line per round.
 
     Attributes
     ----------
@@ -137,66 +139,70 @@ class RobustRegressor(
         The regressor, fitted to all rows with `weights_`.
 
     weights_ : ndarray of shape (n_samples,)
-        Confidence of each training row, in [0, 1]; all ones if the plain fit was kept.
+        Confidence weight of each training row, in [0, 1]. All ones if the plain fit was
+        kept.
 
     inlier_mask_ : ndarray of shape (n_samples,)
-        Rows whose out-of-fold residual in the kept round is at most three scales, or
-        the quantile of the same probability for the norm of several outputs.
+        Boolean mask of the rows classified as inliers. The out-of-fold residual of an
+        inlier in the best round is at most three scales. With several outputs, the norm
+        of the residuals is compared with the quantile of the same probability.
 
     scale_ : float or ndarray of shape (n_outputs,)
-        Scale of the inliers' out-of-fold residuals, given or estimated: that of rows
+        Given or estimated scale of the out-of-fold residuals of the inliers, for rows
         that are not hard to predict.
 
     history_ : Bunch
         One entry per round of `upper_bound` and `lower_bound` (of the robust loss of
-        the out-of-fold residuals from which the round's weights were inferred, in
-        units of the scale squared), their `gap`, the `effort` (1/sigma: 1 for exact
-        weights, 0 for all-ones), `loss` (the robust loss after the refit), `accepted`
-        (whether the refit has lowered the upper bound), `previous_upper`, `change`,
-        `work`, `satisfied`, `capped` and `time`; and `plain_loss`, the robust loss of
-        the plain fit. :class:`ConvergenceDisplay` draws it.
+        the out-of-fold residuals from which the weights of the round were inferred, in
+        units of the squared scale), their `gap`, the `effort` (1/sigma: 1 for exact
+        weights, 0 for all-ones weights), `loss` (the robust loss after the refit),
+        `accepted` (whether the refit has decreased the upper bound), `previous_upper`,
+        `change`, `work`, `satisfied`, `capped` and `time`. Also `plain_loss`, the
+        robust loss of the plain fit. Use :class:`ConvergenceDisplay` to plot it.
 
     best_iter_ : int
-        The round that was kept, counted from one; zero for the plain fit.
+        The round that was kept, counted from one. Zero for the plain fit.
 
     n_iter_ : int
         Number of rounds after the start.
 
     n_features_in_ : int
-        Number of features seen during fit, if the estimator knows it.
+        Number of features seen during fit. Defined only if the underlying estimator
+        exposes it.
 
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
-        Names of features seen during fit, if the estimator knows them.
+        Names of features seen during fit. Defined only if the underlying estimator
+        exposes them.
 
     See Also
     --------
-    HalfQuadraticRobustRegressor : Linear models; much faster and more robust there.
-    robust_least_squares : Nonlinear models with a residual function of their own.
+    HalfQuadraticRobustRegressor : Linear models; much faster and more robust for these.
+    robust_least_squares : Nonlinear models given by a residual function.
 
     Notes
     -----
-    A fit makes at most ``n_folds * (max_iter + 1) + 11`` fits of the regressor: with
-    the defaults 36, on parts of the rows. For
-    :class:`~sklearn.ensemble.HistGradientBoostingRegressor` and an array X, features
-    are binned once for all of them but the last.
+    The regressor is fitted at most ``n_folds * (max_iter + 1) + 11`` times, which is 36
+    with the default parameters, mostly to subsets of the rows. For
+    :class:`~sklearn.ensemble.HistGradientBoostingRegressor` and an array X, the
+    features are binned only once for all fits except the last.
 
     *Start.* Weights are inferred with a narrow kernel in four rounds of two folds. In
-    the first two, residuals are measured from the mode of the residuals of rows with
-    similar predictions. This takes care of outliers on one side, which shift the whole
+    the first two rounds, residuals are measured from the mode of the residuals of rows
+    with similar predictions. This handles one-sided outliers, which shift the whole
     fit.
 
     *Scale.* The scale is that of the normal core of the residuals of the start, on a
-    flat background. The regressor is also fitted to the logarithm of their sizes, out
-    of fold; as far as it predicts them, the scale is local.
+    flat background. The regressor is also fitted to the logarithm of their absolute
+    values, out of fold. To the extent that it predicts them, the scale is local.
 
-    *What it is not.* It estimates the centre of the majority, given the features.
-    Where the noise itself is skewed, or most targets are zero and some are not, this
-    is not the mean. Rows whose local neighbourhood consists of outliers by half or
-    more are lost, and a regressor that cannot represent the data at all leaves
-    residuals that look like outliers.
+    *Limitations.* The fit estimates the centre of the majority, given the features.
+    This is not the mean if the noise itself is skewed, or if most but not all of the
+    targets are zero. Rows are lost if half or more of their local neighbourhood are
+    outliers. A regressor that cannot represent the data at all leaves residuals that
+    look like outliers.
 
-    A sample weight of k is not the same as k copies of a row: copies may fall into
-    different folds.
+    A sample weight of k is not equivalent to repeating a row k times, since the copies
+    may be assigned to different folds.
 
     References
     ----------
@@ -212,7 +218,7 @@ class RobustRegressor(
     >>> X = rng.uniform(-3, 3, size=(500, 1))
     >>> truth = np.sin(2 * X[:, 0])
     >>> y = truth + 0.1 * rng.normal(size=500)
-    >>> y[:150] += rng.uniform(3, 10, size=150)  # 30 % outliers on one side
+    >>> y[:150] += rng.uniform(3, 10, size=150)  # 30% outliers on one side
     >>> plain = HistGradientBoostingRegressor(max_iter=50, random_state=0)
     >>> robust = RobustRegressor(plain, random_state=0).fit(X, y)
     >>> bool(np.abs(robust.predict(X) - truth).mean() < 0.06)
