@@ -1,27 +1,29 @@
 """Robust regression, nonlinear least squares and energy-based networks.
 
-Estimators for models with latent variables, in scikit-learn's manner. Latent variables
-are inferred only as accurately as a proven criterion asks (truncated inference), and
-every fit reports certified bounds of its objective.
+Scikit-learn compatible estimators for models with latent variables. Latent variables
+are inferred only as accurately as a criterion with convergence guarantees requires
+(truncated inference), and each fit reports certified bounds of its objective.
 
-Robust regression, where some rows are wrong:
+Robust regression for data with outliers:
 
-- `HalfQuadraticRobustRegressor`: linear models; scale and start are chosen by itself
-- `RobustRegressor`: any other regressor that takes sample weights
+- `HalfQuadraticRobustRegressor`: linear models, with automatic scale and start
+- `RobustRegressor`: any other regressor that supports sample weights
 - `robust_curve_fit`, `robust_least_squares`: `scipy.optimize.curve_fit` and
-  `least_squares` with robust kernels; with a `BlockStructure` up to bundle adjustment
-- `metrics`: scores and a scorer that outliers do not decide
+  `least_squares` with robust kernels, for problems up to the size of bundle adjustment
+  (with a `BlockStructure`)
+- `metrics`: metrics and a scorer that are robust to outliers
 
-Networks whose loss is certified:
+Networks with a certified loss:
 
 - `ContrastiveHebbianClassifier`, `ContrastiveHebbianRegressor`: used like
   `MLPClassifier` and `MLPRegressor`, trained by contrastive Hebbian learning
 
-Pictures: `RobustFitDisplay` (residuals, weights, outliers) and `ConvergenceDisplay`
-(bounds over the iterations).
+Displays: `RobustFitDisplay` (residuals, weights, outliers) and `ConvergenceDisplay`
+(bounds during the iterations).
 
-To be passed by name or as objects of your own: `kernels`, `criteria`, `losses`, and
-`baselines` to compare with. `solver` runs latent-variable problems of your own.
+The modules `kernels`, `criteria`, `losses` and `baselines` contain the objects that can
+be passed to estimators by name, and base classes for custom ones. `solver` solves
+custom latent-variable problems.
 
 A first fit::
 
@@ -31,11 +33,12 @@ A first fit::
     model.coef_, model.scale_, model.inlier_mask_
     RobustFitDisplay.from_estimator(model, X, y)
 
-Fitted estimators can be kept with pickle, joblib, cloudpickle or skops; predictions are
-the same to the last bit. A file says which version of the package has written it, and
-another version that reads it warns (`sklearn.exceptions.InconsistentVersionWarning`).
-skops runs no code from the file; to be trusted are this package's own types, and those
-of your own kernels and criteria::
+Fitted estimators can be saved with pickle, joblib, cloudpickle or skops, without any
+change of their predictions. A file contains the version of the package that has written
+it, and loading it with another version gives a warning
+(`sklearn.exceptions.InconsistentVersionWarning`). skops does not execute code from the
+file. The types of this package, and those of custom kernels and criteria, have to be
+trusted::
 
     import skops.io
 

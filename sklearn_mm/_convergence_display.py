@@ -1,4 +1,4 @@
-"""Displays how the certified bounds of a fit closed."""
+"""Display of the certified bounds of a fit."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ _LABELS = {
     "passes": "accumulated inference passes",
 }
 _TRIALS = "accumulated trials of the search for σ"
-# Objectives that span more than this are drawn on a logarithmic axis.
+# Objectives that span a larger ratio are drawn on a logarithmic axis.
 _WIDE = 10.0
-# Curves of up to so many points show each of them.
+# Curves with at most this many points have markers.
 _FEW = 30
-# Bounds of a run that diverged are cut here, before margins of the axis overflow.
+# Bounds of a diverged run are clipped here, before the margins of the axis overflow.
 _HUGE = 1e200
-# Smallest gap that is drawn, relative to the upper bound; objectives of zero.
+# Smallest gap that is drawn, relative to the upper bound, and smallest upper bound.
 _ROUNDING, _TINY = 1e-16, 1e-300
 
 
 class ConvergenceDisplay:
-    """Certified bounds of the objective over a fit, and the effort that they took.
+    """Visualisation of the certified bounds during a fit, and of the effort.
 
     It is recommended to use :meth:`from_estimator` to create a display. All parameters
     are stored as attributes.
@@ -35,8 +35,8 @@ class ConvergenceDisplay:
     Parameters
     ----------
     histories : sequence of Bunch
-        The ``history_`` of an estimator, or the ``history`` of a result of
-        `robust_least_squares`, for each curve.
+        For each curve, the ``history_`` of an estimator or the ``history`` of a result
+        of `robust_least_squares`.
 
     names : sequence of str, default=None
         Names of the curves in the legend.
@@ -44,25 +44,25 @@ class ConvergenceDisplay:
     Attributes
     ----------
     lines_ : list of matplotlib Artist
-        Upper and lower bound of each history, in turn.
+        Upper and lower bound of each history, alternating.
 
     gaps_ : list of matplotlib Artist
         Areas between the bounds.
 
     effort_lines_ : list of matplotlib Artist
-        Effort of each history; empty if there is but one axes.
+        Effort of each history. Empty if there is only one axes.
 
     gap_lines_ : list of matplotlib Artist
-        Relative gap of each history; empty if there are fewer than three axes.
+        Relative gap of each history. Empty if there are fewer than three axes.
 
     ax_ : matplotlib Axes
         Axes with the bounds.
 
     axes_ : ndarray of matplotlib Axes
-        Axes with the bounds and, if there are more, with the effort and the gap.
+        Axes with the bounds and, if present, those with the effort and the gap.
 
     figure_ : matplotlib Figure
-        Figure that holds the axes.
+        Figure containing the axes.
 
     See Also
     --------
@@ -96,45 +96,45 @@ class ConvergenceDisplay:
         line_kwargs=None,
         fill_between_kwargs=None,
     ):
-        """Draw the history of one or several fits.
+        """Plot the history of one or several fits.
 
         Parameters
         ----------
         estimator : estimator, OptimizeResult, or sequence or dict of these
             A fitted estimator of the package, a pipeline that ends in one, a search
-            over its parameters, or a result of `robust_least_squares`. Several are
-            drawn in one picture; a dict names them by its keys.
+            over its parameters, or a result of `robust_least_squares`. Several fits are
+            plotted together; the keys of a dict are used as names.
 
         name : str or sequence of str, default=None
-            Name of the curve, or names of the curves, in the legend. Without names,
-            several estimators are told apart by their criterion.
+            Name or names of the curves in the legend. If None, several estimators are
+            labelled by their criterion.
 
         x : {"auto", "updates", "epochs", "passes"}, default="auto"
-            What is counted along the axis; "passes" accumulates all passes of
-            inference, discarded ones included. With "epochs", bounds are averaged over
-            the mini-batches of an epoch. "auto" means epochs where there were
-            mini-batches, and updates otherwise.
+            Quantity on the horizontal axis. "passes" accumulates all passes of
+            inference, including discarded ones. With "epochs", bounds are averaged over
+            the mini-batches of an epoch. "auto" selects "epochs" if mini-batches were
+            used, and "updates" otherwise.
 
         average : int, default=1
-            Number of consecutive updates whose bounds are averaged to a point. Means of
-            bounds are bounds of the mean objective.
+            Number of consecutive updates whose bounds are averaged for each point. The
+            means of the bounds are bounds of the mean objective.
 
         ax : matplotlib Axes or array-like of two or three, default=None
-            Where to draw: bounds on the first, effort on the second, and on the third
-            the gap between the bounds relative to the upper one, for fits whose bounds
-            are too close to be told apart. One axes gets the bounds only; None makes a
-            new figure with bounds and effort.
+            Axes to plot on: bounds on the first, effort on the second, and on the third
+            the gap between the bounds relative to the upper bound, for fits whose
+            bounds are too close to be distinguished. With a single axes, only the
+            bounds are plotted. If None, a new figure with bounds and effort is created.
 
         line_kwargs : dict, default=None
-            Keywords for matplotlib's `plot`.
+            Keyword arguments passed to matplotlib's `plot`.
 
         fill_between_kwargs : dict, default=None
-            Keywords for matplotlib's `fill_between`.
+            Keyword arguments passed to matplotlib's `fill_between`.
 
         Returns
         -------
         display : ConvergenceDisplay
-            The display, drawn.
+            Object that stores the computed values.
 
         Examples
         --------
@@ -182,27 +182,27 @@ class ConvergenceDisplay:
         line_kwargs=None,
         fill_between_kwargs=None,
     ):
-        """Draw the display.
+        """Plot the display.
 
         Parameters
         ----------
         ax : matplotlib Axes or array-like of two or three, default=None
-            Where to draw: bounds on the first, effort on the second, and on the third
-            the gap between the bounds relative to the upper one, for fits whose bounds
-            are too close to be told apart. One axes gets the bounds only; None makes a
-            new figure with bounds and effort.
+            Axes to plot on: bounds on the first, effort on the second, and on the third
+            the gap between the bounds relative to the upper bound, for fits whose
+            bounds are too close to be distinguished. With a single axes, only the
+            bounds are plotted. If None, a new figure with bounds and effort is created.
 
         x : {"auto", "updates", "epochs", "passes"}, default="auto"
-            What is counted along the axis, see :meth:`from_estimator`.
+            Quantity on the horizontal axis, see :meth:`from_estimator`.
 
         average : int, default=1
-            Number of consecutive updates that are averaged to a point.
+            Number of consecutive updates whose bounds are averaged for each point.
 
         line_kwargs : dict, default=None
-            Keywords for matplotlib's `plot`.
+            Keyword arguments passed to matplotlib's `plot`.
 
         fill_between_kwargs : dict, default=None
-            Keywords for matplotlib's `fill_between`.
+            Keyword arguments passed to matplotlib's `fill_between`.
 
         Returns
         -------
@@ -267,14 +267,14 @@ class ConvergenceDisplay:
         if average < 1:
             raise ValueError(f"average must be at least 1, got {average}.")
         if len(self.histories) == 0:
-            raise ValueError("There is no history to draw.")
+            raise ValueError("There is no history to plot.")
         if self.names is not None and len(self.names) != len(self.histories):
             raise ValueError(
                 f"Got {len(self.names)} names for {len(self.histories)} histories."
             )
         if len({"passes" in history for history in self.histories}) > 1:
             raise ValueError(
-                "Passes and σ have no common axis: draw networks and robust fits in "
+                "Passes and σ cannot share an axis. Plot networks and robust fits in "
                 "different displays."
             )
 
@@ -282,7 +282,7 @@ class ConvergenceDisplay:
         return [None] * len(self.histories) if self.names is None else self.names
 
     def _set_scale(self, curves):
-        """Logarithmic where bounds fall far; a lower bound of zero is at the edge."""
+        """Use a logarithmic axis for wide ranges, with zeros at the lower edge."""
         values = np.concatenate([np.r_[upper, lower] for _, upper, lower, *_ in curves])
         positive = values[values > 0]
         uppers = np.concatenate([upper for _, upper, *_ in curves])
@@ -316,7 +316,7 @@ class ConvergenceDisplay:
 
 
 def _fitted(fit):
-    """The object with a history inside a pipeline or search."""
+    """Object with a history inside a pipeline or search."""
     fit = getattr(fit, "best_estimator_", fit)
     return fit[-1] if isinstance(fit, Pipeline) else fit
 
@@ -356,6 +356,6 @@ def _curves(history, x, average):
     upper, lower, effort, gap = (
         np.clip(np.bincount(group, column) / count, -_HUGE, _HUGE) for column in columns
     )
-    # Bounds that agree to the last bit are drawn where rounding is.
+    # Bounds that agree to the last bit are drawn at the level of rounding errors.
     gap = np.maximum(gap, _ROUNDING * np.abs(upper)) / np.maximum(np.abs(upper), _TINY)
     return along, upper, lower, effort, gap

@@ -1,14 +1,14 @@
-"""Methods without truncated inference, to compare it with.
+"""Baselines without truncated inference.
 
-An object of this module may be passed where an estimator or function expects a
-criterion, if that knows how to run it:
+Objects of this module can be passed instead of a criterion to the following estimators
+and functions:
 
 ===============  ==============================================================
 `Joint`          `robust_least_squares` (``criterion="joint"``)
 `Alternating`    the contrastive Hebbian estimators (``criterion="alternating"``)
 ===============  ==============================================================
 
-Graduated optimisation, the third baseline of the paper, is a criterion like others:
+Graduated optimisation, the third baseline of the paper, is available as the criterion
 :class:`sklearn_mm.criteria.Graduated`.
 """
 
@@ -24,12 +24,12 @@ __all__ = ["Alternating", "Joint"]
 
 @dataclass(frozen=True)
 class Joint(Criterion):
-    """Joint half-quadratic minimisation: weights are moved together with theta.
+    """Joint half-quadratic minimisation over theta and the weights.
 
-    Nothing is inferred. The weights, written as squares and started at one, are
-    unknowns next to theta, and are eliminated from each linear system. For
-    :func:`sklearn_mm.robust_least_squares` only, and for kernels whose penalty is
-    smooth at a weight of one (neither "huber" nor "quadratic").
+    Nothing is inferred. The weights, written as squares and initialised to one, are
+    additional unknowns, which are eliminated from each linear system. Only supported by
+    :func:`sklearn_mm.robust_least_squares`, for kernels whose penalty is smooth at a
+    weight of one (neither "huber" nor "quadratic").
 
     References
     ----------
@@ -37,26 +37,26 @@ class Joint(Criterion):
     """
 
     def satisfied(self, trial: Trial, memory: Memory) -> bool:
-        """Always: there is nothing to infer."""
+        """Always, since nothing is inferred."""
         return True
 
     def prescribe(self, memory: Memory) -> float:
-        """No effort is made."""
+        """Zero effort."""
         return 0.0
 
 
 @dataclass(frozen=True)
 class Alternating(Criterion):
-    """Alternating minimisation: latents of all rows are kept and improved.
+    """Alternating minimisation over theta and stored latent variables of all rows.
 
-    Every round makes a fixed number of inference passes from the latents of the
-    previous round, then moves theta. Memory grows with the number of rows. For the
-    contrastive Hebbian estimators.
+    Each iteration makes a fixed number of inference passes, starting from the latent
+    variables of the previous iteration, and then updates theta. Memory grows with the
+    number of rows. Only supported by the contrastive Hebbian estimators.
 
     Parameters
     ----------
     effort : float or None, default=None
-        Number of passes. None takes the estimator's ``n_passes``.
+        Number of passes. If None, the ``n_passes`` of the estimator.
     """
 
     needs_full_batch: ClassVar[bool] = True
@@ -64,5 +64,5 @@ class Alternating(Criterion):
     effort: float | None = None
 
     def satisfied(self, trial: Trial, memory: Memory) -> bool:
-        """Always: the number of passes is fixed."""
+        """Always, since the number of passes is fixed."""
         return True

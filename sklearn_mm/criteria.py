@@ -1,21 +1,22 @@
-r"""When is an upper bound good enough? The criteria of the paper, as objects.
+r"""Criteria for the accuracy of inference.
 
-In round t the parameters are :math:`\theta = \theta^{(t-1)}` and inference has found
-an upper bound :math:`\bar J(\theta)` and a lower bound :math:`\underline J(\theta)` of
-the objective. Before theta is moved on the upper bound, the criterion has to hold:
+In iteration t, the parameters are :math:`\theta = \theta^{(t-1)}`, and inference has
+found an upper bound :math:`\bar J(\theta)` and a lower bound
+:math:`\underline J(\theta)` of the objective. The criterion must hold before theta is
+updated by a step on the upper bound:
 
 ========================  =====================================================
 `RelaxedGeneralized`      upper <= eta * lower + (1 - eta) * previous upper
 `SufficientDescent`       upper - lower <= rho * (decrease of the next step)
-`Fixed`                   a given effort, whatever the bounds say
-`Graduated`               an effort that grows with the iterations (a baseline)
+`Fixed`                   a given effort, regardless of the bounds
+`Graduated`               an effort that increases with the iterations (a baseline)
 ========================  =====================================================
 
-To try one of your own, derive from `Criterion`, define ``satisfied`` and pass the
-object as ``criterion`` to any estimator of the package. It receives a `Trial`, with the
-bounds that inference has arrived at, and a `Memory` of earlier rounds; ``converged``
-also receives the `Moved` that the step has returned. Methods that need no criterion at
-all are in :mod:`sklearn_mm.baselines`.
+To use a custom criterion, derive a class from `Criterion`, define ``satisfied``, and
+pass an object of it as ``criterion`` to any estimator of the package. The method
+receives a `Trial`, which contains the current bounds, and a `Memory` of earlier
+iterations. ``converged`` also receives the `Moved` returned by the step. Methods that
+do not use a criterion are in :mod:`sklearn_mm.baselines`.
 
 References
 ----------
@@ -45,13 +46,13 @@ __all__ = [
     "get_criterion",
 ]
 
-# An objective this far below the start's is zero to rounding: relative tolerances on
-# it would never be met when the model can fit the data exactly.
+# An objective this small relative to the first one is zero up to rounding. Relative
+# tolerances could otherwise not be met if the model fits the data exactly.
 _ZERO = 1e-12
 
 
 def _check(criterion: Criterion, name: str, kind: Any, sound: Any, wanted: str) -> None:
-    """Raise a ValueError unless an attribute is of a kind and passes a test."""
+    """Raise a ValueError unless an attribute has the right type and passes a test."""
     value = getattr(criterion, name)
     # A nan passes no test.
     if not (isinstance(value, kind) and sound(value)):
@@ -61,21 +62,21 @@ def _check(criterion: Criterion, name: str, kind: Any, sound: Any, wanted: str) 
 
 @dataclass(frozen=True)
 class Criterion:
-    """Base class of the criteria.
+    """Base class for criteria.
 
-    Only :meth:`satisfied` has to be defined. A `Trial` offers ``upper``, ``lower``,
-    ``gap``, ``effort`` and ``decrease``; the `Memory` ``previous_upper``,
-    ``first_upper`` and ``iteration``.
+    Only :meth:`satisfied` must be defined. A `Trial` has the attributes ``upper``,
+    ``lower``, ``gap``, ``effort`` and ``decrease``, and a `Memory` has
+    ``previous_upper``, ``first_upper`` and ``iteration``.
 
     Attributes
     ----------
     needs_full_batch : bool
-        Whether the criterion compares bounds of one objective from round to round,
-        which bounds of different mini-batches are not. False by default.
+        Whether the criterion compares bounds of successive iterations, which is not
+        meaningful for bounds of different mini-batches. False by default.
 
     Examples
     --------
-    A criterion that asks for a relative duality gap:
+    A criterion that requires a relative duality gap:
 
     >>> from sklearn_mm.criteria import Criterion
     >>> class RelativeGap(Criterion):
@@ -88,26 +89,26 @@ class Criterion:
     needs_full_batch: ClassVar[bool] = False
 
     def satisfied(self, trial: Trial, memory: Memory) -> bool:
-        """Whether theta may be moved on this trial's upper bound."""
+        """Whether theta may be updated on the upper bound of this trial."""
         raise NotImplementedError
 
     def attainable(self, trial: Trial, memory: Memory) -> bool:
-        """Whether more effort can help; strategies give up where it cannot.
+        """Whether more effort can help. If not, the search for an effort stops.
 
-        By default, as long as the gap is more than rounding.
+        By default, it can help as long as the gap exceeds rounding errors.
         """
         return trial.gap > _ZERO * memory.first_upper
 
     def excessive(self, trial: Trial, memory: Memory) -> bool:
-        """Whether less effort would do; strategies that can loosen then do so."""
+        """Whether less effort would be sufficient. If so, it is reduced if possible."""
         return False
 
     def prescribe(self, memory: Memory) -> float | None:
-        """The effort to make, for criteria that do not look at the bounds."""
+        """The effort to use, for criteria that do not depend on the bounds."""
         return None
 
     def converged(self, trial: Trial, moved: Moved, memory: Memory, tol: float) -> bool:
-        """Whether the run may end after this update; here, if theta hardly moved."""
+        """Whether to stop after this update. By default, if theta hardly changed."""
         return moved.accepted and moved.change <= tol
 
 
@@ -118,13 +119,13 @@ class RelaxedGeneralized(Criterion):
     Parameters
     ----------
     eta : float, default=0.5
-        Fraction of ``c_t = previous_upper - lower`` by which the upper bound has to
-        fall, in (0, 1).
+        Fraction of ``c_t = previous_upper - lower`` by which the upper bound must
+        decrease, in (0, 1).
 
     eta_prime : float, default=0.75
-        Fraction that the bound should not exceed where inference can be loosened, in
-        (eta, 1]: meeting the criterion without surpassing it much is what makes
-        ReGeMM find better minima of non-convex objectives.
+        Fraction that the decrease should not exceed if inference can be less accurate,
+        in (eta, 1]. ReGeMM finds better minima of non-convex objectives because it
+        meets the criterion without exceeding it by much.
     """
 
     needs_full_batch: ClassVar[bool] = True
@@ -140,8 +141,8 @@ class RelaxedGeneralized(Criterion):
     def satisfied(self, trial: Trial, memory: Memory) -> bool:
         """Eq. 11 of the paper.
 
-        A step that raised J above the previous bound, as momentum may, leaves no
-        effort that meets it; then the gap has to be as small compared with the rise.
+        After a step that raised J above the previous bound, as momentum may do, no
+        effort can satisfy it. The gap must then be small compared with the increase.
         """
         if trial.lower > memory.previous_upper:
             rise = trial.lower - memory.previous_upper
@@ -154,10 +155,10 @@ class RelaxedGeneralized(Criterion):
 
     def converged(self, trial: Trial, moved: Moved, memory: Memory, tol: float) -> bool:
         """``c_t <= tol * J``: the quantity that Proposition 1 drives to zero."""
-        # Negative after a step that has raised J by as much.
+        # The difference is negative after a step that has raised J by that much.
         c_t = abs(memory.previous_upper - trial.lower)
         small = c_t <= tol * trial.lower + _ZERO * memory.first_upper
-        # In the first round, theta has not moved since the previous bound was taken.
+        # In the first iteration, theta is still where the previous bound was evaluated.
         return memory.iteration > 0 and moved.accepted and small
 
     @staticmethod
@@ -168,16 +169,17 @@ class RelaxedGeneralized(Criterion):
 
 @dataclass(frozen=True)
 class SufficientDescent(Criterion):
-    """SuDeMM: the gap stays below a fraction of what the next step gains.
+    """SuDeMM: keep the gap below a fraction of the decrease of the next step.
 
     Parameters
     ----------
     rho : float, default=0.5
-        The fraction, positive. The proofs need it below one.
+        The fraction, positive. The proofs require a value below one.
 
     power_t : float, default=0.0
-        In round t the fraction is ``rho / t**power_t``. The stochastic method's proof
-        needs a summable sequence, i.e. a power above one; full batches need none.
+        In iteration t, the fraction is ``rho / t**power_t``. The proof for the
+        stochastic method requires a summable sequence, i.e. a power above one. Full
+        batches do not need it.
     """
 
     rho: float = 0.5
@@ -189,8 +191,8 @@ class SufficientDescent(Criterion):
         wanted = "a non-negative, finite number"
         _check(self, "power_t", Real, lambda power: 0 <= power < math.inf, wanted)
 
-    # Where inference can be loosened, "the largest gap allowed" is found to this
-    # fraction.
+    # If inference can be less accurate, the gap is brought up to at least this fraction
+    # of the largest one allowed.
     _window = 0.9
 
     def satisfied(self, trial: Trial, memory: Memory) -> bool:
@@ -198,10 +200,10 @@ class SufficientDescent(Criterion):
         return trial.gap <= self.rho_at(memory.iteration) * trial.decrease
 
     def attainable(self, trial: Trial, memory: Memory) -> bool:
-        """Whether the gap is more than rounding, by itself or in the gradient.
+        """Whether the gap exceeds rounding errors, by itself or in the gradient.
 
-        Where the curvature is large, a gap that is nothing compared with J still
-        spoils the gradient.
+        If the curvature is large, even a gap that is negligible compared with J can
+        spoil the gradient.
         """
         spoils = trial.bounds.gap_curvature > 0.0 and trial.decrease > 0.0
         return spoils or super().attainable(trial, memory)
@@ -212,27 +214,27 @@ class SufficientDescent(Criterion):
         return trial.gap < allowed * trial.decrease
 
     def converged(self, trial: Trial, moved: Moved, memory: Memory, tol: float) -> bool:
-        """The decrease, which bounds the gap, is small, or theta hardly moved."""
+        """Whether the decrease, which bounds the gap, or the change is small."""
         small = tol * trial.lower + _ZERO * memory.first_upper
         return moved.accepted and (trial.decrease <= small or moved.change <= tol)
 
     def rho_at(self, iteration: int) -> float:
-        """Value of rho in a round, counted from zero."""
+        """Value of rho in an iteration, counted from zero."""
         return self.rho * math.pow(iteration + 1.0, -self.power_t)
 
 
 @dataclass(frozen=True)
 class Fixed(Criterion):
-    """A given effort in every round.
+    """Use the same effort in all iterations.
 
-    The robust solvers finish with exact weights, whatever the effort.
+    The robust solvers finish with exact weights, regardless of the effort.
 
     Parameters
     ----------
     effort : float or None, default=None
         Number of inference passes, or 1/sigma for half-quadratic weights (1 means
-        exact weights, i.e. iteratively reweighted least squares). None takes the
-        estimator's own: ``n_passes``, or exact weights.
+        exact weights, i.e. iteratively reweighted least squares). If None, the effort
+        is chosen by the estimator: ``n_passes``, or exact weights.
     """
 
     effort: float | None = None
@@ -253,10 +255,10 @@ class Fixed(Criterion):
 
 @dataclass(frozen=True)
 class Graduated(Criterion):
-    """Graduated optimisation: kernels of shrinking width, level by level.
+    """Graduated optimisation with kernels of decreasing width.
 
-    The baseline of the paper's experiments: the width starts ``2**n_levels`` times too
-    large and is halved after every ``n_iter_per_level`` rounds.
+    This is a baseline in the experiments of the paper. The width is initially
+    ``2**n_levels`` times too large and is halved every ``n_iter_per_level`` iterations.
 
     Parameters
     ----------
@@ -264,7 +266,7 @@ class Graduated(Criterion):
         Number of halvings.
 
     n_iter_per_level : int, default=4
-        Rounds at each width but the last.
+        Number of iterations at each width except the last.
     """
 
     n_levels: int = 5
@@ -275,19 +277,19 @@ class Graduated(Criterion):
         _check(self, "n_iter_per_level", Integral, lambda n: n >= 1, "an integer >= 1")
 
     def satisfied(self, trial: Trial, memory: Memory) -> bool:
-        """Always: the schedule does not look at the bounds."""
+        """Always, since the schedule does not depend on the bounds."""
         return True
 
     def prescribe(self, memory: Memory) -> float:
-        """The inverse width of this round's level."""
+        """The inverse width of the current level."""
         return 2.0 ** (self.level(memory.iteration) - self.n_levels)
 
     def level(self, iteration: int) -> int:
-        """Level of a round, counted from zero."""
+        """Level of an iteration, counted from zero."""
         return min(iteration // self.n_iter_per_level, self.n_levels)
 
     def converged(self, trial: Trial, moved: Moved, memory: Memory, tol: float) -> bool:
-        """Theta hardly moved, on the last level."""
+        """Whether theta hardly changed on the last level."""
         last = self.level(memory.iteration) == self.n_levels
         return last and super().converged(trial, moved, memory, tol)
 
@@ -310,7 +312,7 @@ def get_criterion(
     effort: float | None = None,
     n_iter_per_level: int = 4,
 ) -> Any:
-    """Criterion of a name, or the object itself.
+    """Get a criterion by name, or return the given object.
 
     Parameters
     ----------
@@ -324,15 +326,15 @@ def get_criterion(
         Constants of "sudemm".
 
     effort : float, default=None
-        The effort of "fixed", and of `Fixed` objects that leave it open.
+        Effort of "fixed", and of `Fixed` objects without an effort.
 
     n_iter_per_level : int, default=4
-        Rounds at each level of "graduated".
+        Number of iterations at each level of "graduated".
 
     Returns
     -------
     criterion : Criterion
-        The object.
+        The criterion.
 
     Examples
     --------

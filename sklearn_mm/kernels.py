@@ -5,10 +5,10 @@ A robust kernel :math:`\psi` is written as a minimum over a confidence weight
 
     psi(z) = min_u  u z / 2 + kappa(u),        attained at  u = omega(z)
 
-Every function takes the *squared* residual norm in units of the kernel's width,
-``z = ||r||**2 / tau**2``, as the losses of :func:`scipy.optimize.least_squares` do,
-and returns values in units of ``tau**2``. All three are finite and silent for any
-``z >= 0``, subnormal or infinite ones included, unless the loss itself is unbounded.
+Each function takes the *squared* residual norm in units of the kernel's width,
+``z = ||r||**2 / tau**2``, like the losses of :func:`scipy.optimize.least_squares`, and
+returns values in units of ``tau**2``. All three are finite and raise no warnings for
+any ``z >= 0``, including subnormal and infinite values, unless the loss is unbounded.
 
 Since the minimum is attained at :math:`\omega`, the envelope theorem gives
 :math:`\omega(z) = 2 \, d\psi / dz`, i.e. :math:`\psi'(r) / r` for a residual r.
@@ -41,8 +41,8 @@ __all__ = [
 
 Array = NDArray[np.float64]
 
-# Squared residuals beyond this are all alike to a bounded kernel; clipping there keeps
-# quotients such as z / (1 + z) free of inf / inf.
+# A bounded kernel does not distinguish squared residuals beyond this. Clipping them
+# avoids inf / inf in quotients such as z / (1 + z).
 _HUGE = 1e300
 # Weights below the smallest normal number are replaced by it inside logarithms and
 # reciprocals, so that penalty(0) is huge instead of a division by zero.
@@ -53,17 +53,18 @@ _SLOPE_STEP = 6e-6
 
 @dataclass(frozen=True, eq=False)
 class Kernel:
-    """Base class of the robust kernels; subclass it to bring your own.
+    """Base class for robust kernels.
 
-    A subclass defines :meth:`loss`, :meth:`weight` and :meth:`penalty`. They have to
+    Subclasses must define :meth:`loss`, :meth:`weight` and :meth:`penalty`. They must
     satisfy ``loss(z) == min_u (u * z / 2 + penalty(u))`` with the minimum at
-    ``u == weight(z)``; :func:`tuning_constant` then works unchanged.
+    ``u == weight(z)``. :func:`tuning_constant` then works without changes.
     """
 
     name: ClassVar[str] = ""
 
-    # Kernels are equal if they are of one class and have the same attributes, those of
-    # a subclass that is no dataclass included: the tuning constants depend on it.
+    # Kernels are equal if they have the same class and the same attributes, including
+    # those of subclasses that are not dataclasses. The cached tuning constants rely on
+    # this.
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and vars(self) == vars(other)
 
@@ -94,7 +95,7 @@ class Kernel:
         return np.multiply(u, np.minimum(z, _HUGE) / 2) + self.penalty(u)
 
     def tuning_constant(self, d: int = 1, efficiency: float = 0.95) -> float:
-        """Width in noise scales that gives a Gaussian efficiency.
+        """Compute the width that gives the required efficiency under Gaussian noise.
 
         Parameters
         ----------
@@ -108,17 +109,18 @@ class Kernel:
         Returns
         -------
         constant : float
-            ``tau / scale``; infinity if the kernel is quadratic.
+            The width in units of the noise scale, ``tau / scale``. Infinity for the
+            quadratic kernel.
         """
         return _tuning_constant(self, d, efficiency)
 
     def efficiency(self, width: float, d: int = 1) -> float:
-        """Gaussian efficiency at a width; the inverse of `tuning_constant`.
+        """Compute the Gaussian efficiency at a width; inverse of `tuning_constant`.
 
         Parameters
         ----------
         width : float
-            Width of the kernel in noise scales.
+            Width of the kernel in units of the noise scale.
 
         d : int, default=1
             Dimension of the residuals that share one weight.
@@ -133,28 +135,28 @@ class Kernel:
 
 @dataclass(frozen=True, eq=False)
 class Quadratic(Kernel):
-    """Least squares: the weight is one whatever the residual."""
+    """Quadratic kernel (least squares), with a constant weight of one."""
 
     name: ClassVar[str] = "quadratic"
 
     def loss(self, z: ArrayLike) -> Array:
-        """``z / 2``, without limit."""
+        """``z / 2``, unbounded."""
         return np.asarray(z, dtype=float) / 2
 
     def weight(self, z: ArrayLike) -> Array:
-        """One, whatever the residual."""
+        """One for all residuals."""
         return np.ones_like(np.asarray(z, dtype=float))
 
     def penalty(self, u: ArrayLike) -> Array:
-        """Zero at one, infinite below: weights are not free."""
+        """Zero at one, infinite below: the weight cannot vary."""
         return np.where(np.asarray(u) >= 1.0, 0.0, np.inf)
 
     def upper_bound(self, z: ArrayLike, u: ArrayLike) -> Array:
-        """The loss itself, where weights are one."""
+        """The loss itself if the weights are one."""
         return self.loss(z) + self.penalty(u)
 
     def tuning_constant(self, d: int = 1, efficiency: float = 0.95) -> float:
-        """Infinity: all widths are the same."""
+        """Infinity, since all widths are equivalent."""
         return np.inf
 
     def efficiency(self, width: float, d: int = 1) -> float:
@@ -164,7 +166,7 @@ class Quadratic(Kernel):
 
 @dataclass(frozen=True, eq=False)
 class SmoothTruncatedQuadratic(Kernel):
-    """The paper's kernel: a parabola that bends smoothly into a constant."""
+    """Kernel of the paper: a parabola with a smooth transition to a constant."""
 
     name: ClassVar[str] = "smooth_truncated_quadratic"
 
@@ -174,7 +176,7 @@ class SmoothTruncatedQuadratic(Kernel):
         return np.asarray(z * (2.0 - z) / 4)  # (1 - (1-z)**2) / 4, no cancellation
 
     def weight(self, z: ArrayLike) -> Array:
-        """``1 - z``, and zero from ``z = 1`` on."""
+        """``1 - z`` up to ``z = 1``, and zero beyond."""
         return 1.0 - np.minimum(z, 1.0)
 
     def penalty(self, u: ArrayLike) -> Array:
@@ -199,7 +201,7 @@ class GemanMcClure(Kernel):
 
     def weight(self, z: ArrayLike) -> Array:
         """``1 / (1 + z)**2``."""
-        # The square of the quotient: it underflows to zero where (1 + z)**2 overflows.
+        # Square the quotient: it underflows to zero where (1 + z)**2 would overflow.
         return np.square(1.0 / (1.0 + np.asarray(z, dtype=float)))
 
     def penalty(self, u: ArrayLike) -> Array:
@@ -236,12 +238,12 @@ class Welsch(Kernel):
 
 @dataclass(frozen=True, eq=False)
 class Cauchy(Kernel):
-    """Cauchy's kernel: unbounded, growing like a logarithm."""
+    """Cauchy's kernel, which is unbounded and grows logarithmically."""
 
     name: ClassVar[str] = "cauchy"
 
     def loss(self, z: ArrayLike) -> Array:
-        """``log(1 + z) / 2``, without limit."""
+        """``log(1 + z) / 2``, unbounded."""
         return np.log1p(z) / 2
 
     def weight(self, z: ArrayLike) -> Array:
@@ -270,7 +272,7 @@ class Tukey(Kernel):
         return np.asarray(z * (3.0 - 3.0 * z + z * z) / 6)  # (1 - (1-z)**3) / 6
 
     def weight(self, z: ArrayLike) -> Array:
-        """``(1 - z)**2``, and zero from ``z = 1`` on."""
+        """``(1 - z)**2`` up to ``z = 1``, and zero beyond."""
         return np.square(1.0 - np.minimum(z, 1.0))
 
     def penalty(self, u: ArrayLike) -> Array:
@@ -319,7 +321,7 @@ KERNELS: dict[str, Kernel] = {
 
 
 def get_kernel(kernel: str | Kernel) -> Kernel:
-    """Return the kernel of that name, or the object itself.
+    """Get a kernel by name, or return the given object.
 
     Parameters
     ----------
@@ -362,10 +364,10 @@ def _tuning_constant(kernel: Kernel, d: int, efficiency: float) -> float:
     def excess(log_c: float) -> float:
         return _efficiency(kernel, d, np.exp(log_c)) - efficiency
 
-    # Residual norms concentrate at sqrt(d). Far above, the kernel is quadratic to any
-    # efficiency worth asking for. Half of it is the floor: there are kernels that are
-    # efficient at any width when d is large (Huber's from d = 10 on, where even the
-    # spatial median has 95%), but inliers should keep their weight all the same.
+    # Residual norms concentrate at sqrt(d). For much larger widths, the kernel is
+    # practically quadratic. The lower limit is half of sqrt(d): some kernels are
+    # efficient at any width if d is large (Huber's from d = 10, where even the spatial
+    # median has 95%), but inliers should keep their weight nevertheless.
     floor, ceiling = np.log(np.sqrt(d) / 2), np.log(50.0 * np.sqrt(d))
     if excess(floor) >= 0.0:
         return float(np.exp(floor))
@@ -377,8 +379,8 @@ def _efficiency(kernel: Kernel, d: int, c: float) -> float:
 
     With t = ||r|| chi-distributed, the estimating function omega(t**2/c**2) r has
     variance E[(t omega)**2] / d and mean derivative E[omega + t omega'(t) / d].
-    Integrating the latter by parts, t omega' is traded for t**2 omega, since the
-    density f of chi has (t f)' = (d - t**2) f; so no derivative is needed:
+    Integration by parts replaces t omega' by t**2 omega, since the density f of chi
+    satisfies (t f)' = (d - t**2) f. No derivative is therefore needed:
     E[omega + t omega' / d] = E[t**2 omega] / d.
     """
     nodes, quadrature = _chi_rule(d, c)
@@ -390,9 +392,9 @@ def _efficiency(kernel: Kernel, d: int, c: float) -> float:
 
 @functools.lru_cache(maxsize=256)
 def gaussian_moments(kernel: Kernel, width: float, d: int = 1) -> tuple[float, float]:
-    """E w and E w t**2 / d of residuals of d outputs with Gaussian noise of scale one.
+    """E w and E w t**2 / d for residuals of d outputs with standard Gaussian noise.
 
-    The width is infinite, or any, for the quadratic kernel; both moments are then one.
+    For the quadratic kernel, the width may be infinite, and both moments are one.
     """
     if not np.isfinite(width):
         return 1.0, 1.0
@@ -404,10 +406,10 @@ def gaussian_moments(kernel: Kernel, width: float, d: int = 1) -> tuple[float, f
 
 
 def _chi_rule(d: int, c: float) -> tuple[Array, Array]:
-    """Quadrature for the chi law, split at the kernel's kink."""
+    """Quadrature for the chi distribution, split at the kink of the kernel."""
     x, w = roots_legendre(80)
     far = float(chi.ppf(1.0 - 1e-16, d)) + 1.0
-    root = np.sqrt(d)  # the law is concentrated within a few units of it
+    root = np.sqrt(d)  # the distribution is concentrated within a few units of it
     edges = np.unique(np.clip([0.0, root - 9, root, root + 9, c / 2, c, far], 0.0, far))
     lo, hi = edges[:-1, None], edges[1:, None]
     nodes = (lo + (hi - lo) * (x + 1.0) / 2).ravel()

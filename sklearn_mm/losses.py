@@ -1,18 +1,18 @@
 r"""Losses of a network's output, for contrastive Hebbian learning.
 
-A loss :math:`\ell(f; y)` is convex in the output f, non-negative and smooth. Three
-things are asked of it::
+A loss :math:`\ell(f; y)` is convex in the output f, non-negative and smooth. It has to
+provide::
 
     value      l(f; y), row by row
     descent    -dl/df, which takes the place of the error y - f of the squared loss
     curvature  a bound of its second derivative: 1 for the squared loss
 
-The conjugate function, which the dual energy contains, is never needed: with the
-multiplier ``descent(f, y)`` on the output, the inequality of Fenchel and Young is an
-equality, so that the loss adds nothing to the duality gap.
+The conjugate function, which is part of the dual energy, is never needed: with the
+multiplier ``descent(f, y)`` on the output, the Fenchel-Young inequality is an equality,
+so that the loss does not contribute to the duality gap.
 
-To use a loss of your own, derive from `Loss`, define the three and pass the object as
-``loss`` to an estimator.
+To use a custom loss, derive a class from `Loss`, define these three, and pass an object
+of it as ``loss`` to an estimator.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ Array = NDArray[np.floating[Any]]
 
 
 class Loss:
-    """Base class of the losses.
+    """Base class for losses.
 
-    Targets are rows of numbers: standardised ones for a regressor, class indicators
-    for a classifier.
+    Targets are standardised numbers for a regressor and class indicators for a
+    classifier.
 
     Examples
     --------
@@ -111,13 +111,13 @@ class SquaredError(Loss):
 
 @dataclass(frozen=True)
 class Huber(Loss):
-    """Squared error up to a width, linear beyond it, output by output.
+    """Huber loss of each output: quadratic up to a width and linear beyond.
 
     Parameters
     ----------
     width : float, default=1.35
-        Largest error that counts in full, in the units in which the network is
-        trained. Estimators choose it from their own parameters.
+        Error at which the loss becomes linear, in the units in which the network is
+        trained. Estimators set it from their own parameters.
 
     Examples
     --------
@@ -177,7 +177,7 @@ class LogLoss(Loss):
 
 
 def softmax(output: Array) -> Array:
-    """Class probabilities of outputs: never nan, whatever their size."""
+    """Class probabilities of outputs, which are never nan."""
     probability = _shifted(output)
     np.exp(probability, out=probability)
     probability /= probability.sum(axis=0)
@@ -185,7 +185,7 @@ def softmax(output: Array) -> Array:
 
 
 def _shifted(output: Array) -> Array:
-    """Outputs minus the largest of their row, transposed: reductions are faster so."""
+    """Outputs minus the row maximum, transposed to make reductions faster."""
     columns = np.array(output.T, order="C")
     columns -= columns.max(axis=0)
     return columns
@@ -200,17 +200,17 @@ LOSSES: dict[str, Loss] = {
 
 
 def get_loss(loss: str | Loss) -> Loss:
-    """Loss of a name, or the object itself.
+    """Get a loss by name, or return the given object.
 
     Parameters
     ----------
     loss : str or Loss
-        A key of `LOSSES`, or any object with `value`, `descent` and `curvature`.
+        A key of `LOSSES`, or an object with `value`, `descent` and `curvature`.
 
     Returns
     -------
     loss : Loss
-        The object.
+        The loss.
 
     Examples
     --------

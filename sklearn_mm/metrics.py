@@ -1,10 +1,10 @@
-"""Scores that outliers in the test data do not decide.
+"""Metrics that are robust to outliers in the test data.
 
-Where training data have outliers, validation folds have them, too, and a mean of
-squares is decided by the rows that no model should predict. A *bounded* loss is not,
-but it needs to know which residuals are large: a scale. It has to be one scale for all
-models that are compared. In units of its own scale every model looks alike, and the one
-with the largest scale is forgiven most.
+If the training data contain outliers, so do the validation folds, and the mean squared
+error is dominated by rows that no model should predict. A *bounded* loss is not, but it
+requires a scale to determine which residuals are large. This scale must be the same for
+all models that are compared. In units of its own scale, every model looks similar, and
+a model with a large scale has an unfair advantage.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["bounded_loss", "robust_r2_score", "robust_scorer"]
 
 Array = NDArray[np.float64]
 
-# A normal law's median distance from its centre, in standard deviations.
+# Median absolute deviation of the normal distribution, in standard deviations.
 _QUARTILE = 0.6744897501960817
 
 
@@ -41,42 +41,42 @@ def bounded_loss(
     kernel: str | Kernel = "smooth_truncated_quadratic",
     tuning: float | None = None,
 ) -> float:
-    """Mean of a bounded loss of residuals, between zero and one.
+    """Mean of a bounded loss of the residuals, between zero and one.
 
-    The loss is quadratic for residuals that are small compared with the scale, and
-    one for those beyond `tuning` scales: outliers count, but all the same.
+    The loss is quadratic for residuals that are small compared with the scale, and one
+    for residuals beyond `tuning` scales. All outliers therefore have the same loss.
 
     Parameters
     ----------
     y_true : array-like of shape (n_samples,) or (n_samples, n_outputs)
-        Targets.
+        Ground truth (correct) target values.
 
     y_pred : array-like of shape (n_samples,) or (n_samples, n_outputs)
-        Predictions.
+        Estimated target values.
 
     scale : float or array-like of shape (n_outputs,)
-        Standard deviation of the inliers' noise, positive. Models can be compared only
-        with the same scale for all.
+        Standard deviation of the noise of the inliers, positive. Only losses with the
+        same scale are comparable between models.
 
     sample_weight : array-like of shape (n_samples,), default=None
-        Weights of the rows.
+        Sample weights.
 
     kernel : str or Kernel, default="smooth_truncated_quadratic"
         A bounded kernel of :mod:`sklearn_mm.kernels`: "smooth_truncated_quadratic",
         "geman_mcclure", "welsch" or "tukey".
 
     tuning : float, default=None
-        Width of the kernel in units of the scale, positive. None is the width that
-        gives 95% efficiency under Gaussian noise, for the number of outputs at hand.
+        Width of the kernel in units of the scale, positive. If None, the width gives
+        95% efficiency under Gaussian noise for the given number of outputs.
 
     Returns
     -------
     loss : float
-        Zero if all predictions are right, one if all are far off.
+        Zero if all predictions are exact, one if all are far off.
 
     See Also
     --------
-    robust_scorer : The same as a scorer, for searches.
+    robust_scorer : Make a scorer from this loss, for model selection.
 
     Examples
     --------
@@ -103,11 +103,11 @@ def robust_r2_score(
     kernel: str | Kernel = "smooth_truncated_quadratic",
     tuning: float | None = None,
 ) -> float | Array:
-    r"""Share of the variance that is explained, for rows that are no outliers.
+    r"""Robust coefficient of determination, without the influence of outliers.
 
-    The coefficient of determination with a weight for each row, which falls with the
-    size of its residual. Weighting makes residuals look smaller than they are; with
-    :math:`a = E w / E w r^2` under Gaussian noise, as proposed in [1]_, it is
+    Each row has a weight, which decreases with the size of its residual. Weighting
+    makes residuals appear smaller than they are. With the correction
+    :math:`a = E w / E w r^2` under Gaussian noise, as proposed in [1]_, the score is
 
     .. math:: R^2 = 1 - a \, \frac{\sum w r^2}
               {\sum w (y - \bar y_w)^2 + (a - 1) \sum w r^2}
@@ -115,42 +115,43 @@ def robust_r2_score(
     Parameters
     ----------
     y_true : array-like of shape (n_samples,) or (n_samples, n_outputs)
-        Targets.
+        Ground truth (correct) target values.
 
     y_pred : array-like of shape (n_samples,) or (n_samples, n_outputs)
-        Predictions.
+        Estimated target values.
 
     sample_weight : array-like of shape (n_samples,), default=None
-        Weights of the rows.
+        Sample weights.
 
     multioutput : {"raw_values", "uniform_average"}, default="uniform_average"
         Whether to return one score per output or their mean.
 
     scale : float or array-like of shape (n_outputs,), default=None
-        Standard deviation of the inliers' noise, positive. None takes it from the
-        median size of these residuals.
+        Standard deviation of the noise of the inliers, positive. If None, it is
+        estimated from the median absolute residual.
 
     kernel : str or Kernel, default="smooth_truncated_quadratic"
-        Kernel of :mod:`sklearn_mm.kernels` that gives the weights. With "quadratic"
-        the score is that of :func:`sklearn.metrics.r2_score`.
+        Kernel of :mod:`sklearn_mm.kernels` that defines the weights. With "quadratic",
+        the score equals :func:`sklearn.metrics.r2_score`.
 
     tuning : float, default=None
-        Width of the kernel in units of the scale, positive. None is the width that
-        gives 95% efficiency under Gaussian noise.
+        Width of the kernel in units of the scale, positive. If None, the width gives
+        95% efficiency under Gaussian noise.
 
     Returns
     -------
     score : float or ndarray of shape (n_outputs,)
-        One if inliers are predicted exactly; nan if there are none.
+        One if the inliers are predicted exactly; nan if there are no inliers.
 
     See Also
     --------
-    bounded_loss : For comparing models; it minds how many rows are far off.
+    bounded_loss : Loss for model comparison, which accounts for the number of outliers.
 
     Notes
     -----
-    The score describes one fit. It says nothing about rows that the model declares to
-    be outliers, so that it should not choose between models: use `robust_scorer`.
+    The score describes a single fit. It ignores the rows that the model considers to be
+    outliers, and should therefore not be used for model selection. Use `robust_scorer`
+    instead.
 
     References
     ----------
@@ -201,13 +202,13 @@ def robust_scorer(
     kernel: str | Kernel = "smooth_truncated_quadratic",
     tuning: float | None = None,
 ) -> Any:
-    """Scorer for data with outliers: the negative `bounded_loss` at one scale.
+    """Make a scorer for data with outliers: the negative `bounded_loss`.
 
     Parameters
     ----------
     reference : float, array-like of shape (n_outputs,) or fitted estimator
-        Gives the scale that all models are judged with: the scale itself, or a fitted
-        robust model (a pipeline or a search that ends in one), whose `scale_` it is.
+        The scale that is used for all models, or a fitted robust model (or a pipeline
+        or search that ends in one) whose `scale_` is used.
 
     kernel : str or Kernel, default="smooth_truncated_quadratic"
         A bounded kernel, see `bounded_loss`.
@@ -218,8 +219,8 @@ def robust_scorer(
     Returns
     -------
     scorer : callable
-        For ``scoring=`` in searches and in :func:`~sklearn.model_selection.\
-cross_validate`; takes `sample_weight` and several outputs.
+        Scorer for ``scoring=`` in searches and :func:`~sklearn.model_selection.\
+cross_validate`. It supports `sample_weight` and multiple outputs.
 
     See Also
     --------
@@ -227,8 +228,9 @@ cross_validate`; takes `sample_weight` and several outputs.
 
     Notes
     -----
-    The reference need not be a good model, but its scale should be about that of the
-    noise. A scale a few times too large or too small seldom changes the choice.
+    The reference does not have to be a good model, but its scale should be close to
+    that of the noise. A scale that is a few times too large or too small rarely changes
+    the selected model.
 
     Examples
     --------
@@ -315,7 +317,7 @@ def _squares(
 
 
 def _largest_loss(kernel: Kernel) -> float:
-    """Loss of a residual that is far off; an error if there is no limit."""
+    """Loss of a very large residual; raise an error if the kernel is unbounded."""
     far, farther = (float(kernel.loss(z)) for z in (1e100, 1e200))
     if not (np.isfinite(farther) and farther <= far * (1.0 + 1e-6)):
         raise ValueError(
@@ -326,7 +328,7 @@ def _largest_loss(kernel: Kernel) -> float:
 
 
 def _median_scale(residual: Array, weight: Array) -> Array:
-    """Scale of a normal law with the same weighted median of absolute residuals."""
+    """Scale of the normal distribution with the same weighted median of |residual|."""
     scales = []
     for r in np.abs(residual).T:
         order = np.argsort(r)
@@ -346,7 +348,7 @@ def _reference_scale(reference: Any) -> Any:
         reference = reference[-1]
     if not hasattr(reference, "scale_"):
         raise ValueError(
-            f"{type(reference).__name__} has no scale_: pass a robust model such as "
-            "HalfQuadraticRobustRegressor, or the scale itself."
+            f"{type(reference).__name__} has no attribute scale_. Pass a robust model "
+            "such as HalfQuadraticRobustRegressor, or the scale itself."
         )
     return reference.scale_

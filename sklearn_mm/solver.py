@@ -1,24 +1,23 @@
-r"""The solver, for latent-variable problems of your own.
+r"""Solver for custom latent-variable problems.
 
 The objective is a sum over rows of minima over latent variables,
 :math:`J(\theta) = \sum_i \min_{u_i} \bar J_i(\theta, u_i)`. To minimise it with the
-criteria of this package, write a class that derives from `Problem` and has three
-methods:
+criteria of this package, derive a class from `Problem` and define three methods:
 
 ``infer(point, latent, effort)``
-    returns latent variables that are as accurate as the effort, a number from 0 (as
-    loose as can be) to 1 (exact), asks for;
+    returns latent variables with the accuracy given by the effort, a number between 0
+    (least accurate) and 1 (exact);
 ``evaluate(point, latent)``
     returns `Bounds` with :math:`\underline J \le J(\theta) \le \bar J`;
 ``minimize_upper(point, latent)``
-    returns the theta that minimises the upper bound with the latent variables held
-    fixed, the decrease on the way there, and the relative size of the move.
+    returns the theta that minimises the upper bound for fixed latent variables, the
+    decrease of the upper bound, and the relative size of the change of theta.
 
-Then call `solve`. A point is what is known at a theta; by default ``point.theta`` is
-all. Override ``at(theta)`` to compute what several of the methods need (distances, say)
-once for each theta.
+Then call `solve`. A point contains what is known at a theta, by default only
+``point.theta``. Override ``at(theta)`` to compute quantities that several methods need,
+such as distances, only once per theta.
 
-``examples/own_problem.py`` does all of this for k-means.
+See ``examples/own_problem.py`` for k-means as an example.
 """
 
 from __future__ import annotations
@@ -38,13 +37,13 @@ from sklearn_mm.criteria import Fixed, get_criterion
 __all__ = ["Bounds", "Point", "Problem", "Solution", "Status", "solve"]
 
 _EXACT = 1.0
-# Exact latents take over when the criterion's certificate is this tight.
+# Exact inference takes over when the certificate of the criterion is this tight.
 _HANDOVER = 1e-3
 
 
 @dataclass(frozen=True)
 class Point:
-    """What is known at a theta; derive from it to carry more.
+    """What is known at a theta. Derive from it to store more.
 
     Parameters
     ----------
@@ -56,13 +55,13 @@ class Point:
 
 
 class Problem:
-    """Base class of problems for `solve`.
+    """Base class for problems to pass to `solve`.
 
-    Subclasses define `infer`, `evaluate` and `minimize_upper`.
+    Subclasses must define `infer`, `evaluate` and `minimize_upper`.
     """
 
     def at(self, theta: Array) -> Any:
-        """What is known at a theta.
+        """Compute what is known at a theta.
 
         Parameters
         ----------
@@ -72,12 +71,12 @@ class Problem:
         Returns
         -------
         point : Point
-            An object with an attribute ``theta``.
+            Object with an attribute ``theta``.
         """
         return Point(theta)
 
     def start(self, batch: Batch) -> Any:
-        """Latent variables before the first inference at a theta; None by default.
+        """Latent variables before the first inference at a theta. None by default.
 
         Parameters
         ----------
@@ -87,21 +86,22 @@ class Problem:
         Returns
         -------
         latent : object
-            What `infer` receives first.
+            Passed to the first call of `infer`.
         """
         return None
 
     def infer(self, point: Any, latent: Any, effort: float) -> Any:
-        """Latent variables of an effort in [0, 1].
+        """Infer latent variables with a given effort.
 
         Parameters
         ----------
         point : Point
             What is known at theta.
         latent : object
-            What was inferred last at this point, or the value of `start`.
+            The last latent variables at this point, or the value of `start`.
         effort : float
-            0 is as loose as can be, 1 is exact. The upper bound must fall with it.
+            Effort in [0, 1]: 0 is least accurate, 1 is exact. The upper bound must
+            decrease with the effort.
 
         Returns
         -------
@@ -111,7 +111,7 @@ class Problem:
         raise NotImplementedError
 
     def evaluate(self, point: Any, latent: Any) -> Bounds:
-        """Bounds of the objective.
+        """Compute bounds of the objective.
 
         Parameters
         ----------
@@ -123,8 +123,8 @@ class Problem:
         Returns
         -------
         bounds : Bounds
-            ``Bounds(upper, lower)``. The lower bound may be J itself where that is
-            cheap.
+            ``Bounds(upper, lower)``. The lower bound may be J itself if that is cheap
+            to evaluate.
         """
         raise NotImplementedError
 
@@ -136,7 +136,7 @@ class Problem:
         point : Point
             What is known at theta.
         latent : object
-            The latent variables, which are held fixed.
+            The latent variables, which are kept fixed.
 
         Returns
         -------
@@ -145,28 +145,30 @@ class Problem:
         decrease : float
             Decrease of the upper bound from the point to the minimiser.
         change : float
-            Size of the move, relative to something that makes `tol` meaningful.
+            Size of the change of theta, relative to a quantity that makes `tol`
+            meaningful.
         """
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class Solution:
-    """Outcome of `solve`.
+    """Result of `solve`.
 
     Parameters
     ----------
     theta : ndarray
         The parameters.
     point : Point
-        What is known there.
+        What is known at these parameters.
     status : Status
-        Why the run ended; ``status.value`` is a message.
+        Reason for termination; ``status.value`` is a message.
     n_iter : int
         Number of updates.
     history : Bunch
         One array per quantity and one entry per update: `upper_bound`, `lower_bound`,
-        `gap`, `effort`, `decrease`, `change`, .... `ConvergenceDisplay` draws it.
+        `gap`, `effort`, `decrease`, `change` and others. Use `ConvergenceDisplay` to
+        plot it.
     """
 
     theta: Array
@@ -194,25 +196,27 @@ def solve(
         The problem.
 
     theta : ndarray
-        Where to start.
+        Initial parameters.
 
     criterion : {"regemm", "sudemm", "fixed", "graduated"} or Criterion, \
             default="regemm"
-        How accurately latent variables are inferred before theta moves. "fixed" is
+        How accurately latent variables are inferred before theta is updated. "fixed" is
         plain majorization-minimization with exact latent variables.
 
     effort : float, default=0.0
-        Effort of the first latent variables; 0 trusts the start least.
+        Effort of the first inference. Smaller values put less trust in the initial
+        parameters.
 
     max_iter : int, default=100
-        Largest number of updates.
+        Maximum number of updates.
 
     tol : float, default=1e-6
-        The run ends when an update with exact latent variables changes theta by less,
-        in the measure of the problem.
+        Tolerance for the stopping criterion. The solver stops when an update with exact
+        latent variables changes theta by less than `tol`, as measured by the problem.
 
     step : object, default=None
-        How theta moves; the minimiser of the upper bound by default.
+        Rule for the update of theta. If None, theta is the minimiser of the upper
+        bound.
 
     Returns
     -------
@@ -221,7 +225,7 @@ def solve(
 
     Examples
     --------
-    The median of some numbers, whose absolute deviations are minima over weights u of
+    Compute the median of numbers. The absolute deviations are minima over weights u of
     ``u * (x - theta)**2 / 2 + 1 / (2 * u)``:
 
     >>> import numpy as np

@@ -1,4 +1,4 @@
-"""Contrastive Hebbian learning for class labels."""
+"""Classification by contrastive Hebbian learning."""
 
 from __future__ import annotations
 
@@ -29,17 +29,19 @@ from sklearn_mm.losses import LogLoss, softmax
 
 
 class ContrastiveHebbianClassifier(ClassifierMixin, BaseContrastiveHebbian):
-    __doc__ = f"""Classification with a layered convex energy, by contrastive learning.
+    __doc__ = f"""Contrastive Hebbian classifier with a layered convex energy.
 
-    By default the outputs are trained by cross-entropy, and their softmax estimates the
-    probabilities of classes.
+    By default, the network is trained with cross-entropy, and the softmax of its
+    outputs estimates the class probabilities.
 
     Parameters
     ----------
     {PARAMETERS.replace("LOSS", "log_loss")}
 
     class_weight : dict or "balanced", default=None
-        Weights of classes, which multiply those of rows.
+        Weights associated with the classes, which are multiplied with the sample
+        weights. If "balanced", they are inversely proportional to the class
+        frequencies. If None, all classes have weight one.
 
     Attributes
     ----------
@@ -50,9 +52,9 @@ class ContrastiveHebbianClassifier(ClassifierMixin, BaseContrastiveHebbian):
 
     See Also
     --------
-    ContrastiveHebbianRegressor : The same for numbers.
-    ConvergenceDisplay : Plot of the certified bounds over training.
-    sklearn.neural_network.MLPClassifier : Feed-forward network, by back-propagation.
+    ContrastiveHebbianRegressor : Contrastive Hebbian learning for regression.
+    ConvergenceDisplay : Plot of the certified bounds during training.
+    sklearn.neural_network.MLPClassifier : Multi-layer perceptron classifier.
 
     Notes
     -----
@@ -161,7 +163,7 @@ class ContrastiveHebbianClassifier(ClassifierMixin, BaseContrastiveHebbian):
             Class labels.
 
         classes : array-like of shape (n_classes,), default=None
-            All labels that may occur; required in the first call.
+            Labels of all classes that can occur. Required in the first call.
 
         sample_weight : array-like of shape (n_samples,), default=None
             Weight of each row.
@@ -191,13 +193,13 @@ class ContrastiveHebbianClassifier(ClassifierMixin, BaseContrastiveHebbian):
         Returns
         -------
         y_pred : ndarray of shape (n_samples,)
-            The class of the largest output.
+            Predicted class labels, those of the largest output.
         """
         outputs = self._outputs(X)
         return self.classes_[outputs.argmax(axis=1)]
 
     def decision_function(self, X):
-        """Outputs of the network.
+        """Compute the outputs of the network.
 
         Parameters
         ----------
@@ -207,7 +209,7 @@ class ContrastiveHebbianClassifier(ClassifierMixin, BaseContrastiveHebbian):
         Returns
         -------
         scores : ndarray of shape (n_samples,) or (n_samples, n_classes)
-            One column for each class; with two classes, the second minus the first.
+            One column per class. With two classes, the second output minus the first.
         """
         outputs = self._outputs(X)
         if len(self.classes_) == 2:
@@ -215,7 +217,7 @@ class ContrastiveHebbianClassifier(ClassifierMixin, BaseContrastiveHebbian):
         return outputs
 
     def predict_log_proba(self, X):
-        """Logarithms of class probabilities.
+        """Predict logarithms of class probabilities.
 
         Parameters
         ----------
@@ -225,7 +227,7 @@ class ContrastiveHebbianClassifier(ClassifierMixin, BaseContrastiveHebbian):
         Returns
         -------
         log_probabilities : ndarray of shape (n_samples, n_classes)
-            Minus infinity for probabilities of zero.
+            Logarithms of the probabilities; minus infinity if a probability is zero.
         """
         outputs = self._outputs(X)
         if isinstance(self._loss(outputs.shape[1]), LogLoss):
@@ -234,14 +236,14 @@ class ContrastiveHebbianClassifier(ClassifierMixin, BaseContrastiveHebbian):
             return np.log(project_to_simplex(outputs))
 
     def predict_proba(self, X):
-        """Class probabilities.
+        """Predict class probabilities.
 
-        With ``loss="log_loss"`` they are the softmax of the outputs. With another loss
-        they are the outputs, projected onto the simplex of probabilities: regression on
-        class indicators estimates the probabilities of classes, but its outputs need
-        not be probabilities; the nearest ones (in Euclidean distance) are no farther
-        from the truth in squared error. They are not calibrated beyond that: zeros and
-        ones are common.
+        With ``loss="log_loss"``, the probabilities are the softmax of the outputs. With
+        other losses, the outputs are projected onto the probability simplex: regression
+        on class indicators estimates class probabilities, but its outputs need not be
+        probabilities themselves. The projection (in Euclidean distance) does not
+        increase the squared error. There is no further calibration, and probabilities
+        of exactly zero or one are common.
 
         Parameters
         ----------
@@ -251,7 +253,7 @@ class ContrastiveHebbianClassifier(ClassifierMixin, BaseContrastiveHebbian):
         Returns
         -------
         probabilities : ndarray of shape (n_samples, n_classes)
-            Non-negative numbers that sum to one in every row.
+            Non-negative numbers that sum to one in each row.
         """
         outputs = self._outputs(X)
         if isinstance(self._loss(outputs.shape[1]), LogLoss):
@@ -280,7 +282,7 @@ class ContrastiveHebbianClassifier(ClassifierMixin, BaseContrastiveHebbian):
         if not is_dask(y):
             y = labels = column_or_1d(y, warn=True)
         labels = unique_labels(labels)
-        # Classes named in a first call of partial_fit are there before the weights.
+        # Classes given in the first call of partial_fit are set before the weights.
         if reset and (hasattr(self, "coefs_") or not hasattr(self, "classes_")):
             self.classes_ = labels
         unknown = np.setdiff1d(labels, self.classes_)
@@ -316,13 +318,13 @@ class ContrastiveHebbianClassifier(ClassifierMixin, BaseContrastiveHebbian):
 def project_to_simplex(outputs):
     """Nearest points of the probability simplex, row by row."""
     n_classes = outputs.shape[1]
-    # The simplex does not change with a shift of all outputs of a row, and nothing
-    # below one less than the largest has a part in it: large numbers do not cancel.
+    # The projection does not change if all outputs of a row are shifted, and outputs
+    # more than one below the largest do not contribute: large numbers do not cancel.
     outputs = np.maximum(outputs - outputs.max(axis=1, keepdims=True), -2.0)
     ordered = np.sort(outputs, axis=1)[:, ::-1]
     excess = np.cumsum(ordered, axis=1) - 1.0
     index = np.arange(1, n_classes + 1)
-    # The largest j for which the j largest outputs stay positive after the shift.
+    # The largest j such that the j largest outputs remain positive after the shift.
     support = np.sum(ordered * index > excess, axis=1)
     shift = excess[np.arange(len(outputs)), support - 1] / support
     projected = np.maximum(outputs - shift[:, None], 0.0)

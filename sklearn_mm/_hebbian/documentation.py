@@ -1,69 +1,72 @@
 """Documentation that the two estimators share."""
 
 PARAMETERS = """hidden_layer_sizes : int or array-like of int, default=(64,)
-        Units of the hidden layers.
+        Number of units in each hidden layer.
 
     loss : {"squared_error", "huber", "log_loss"} or object, default="LOSS"
         Loss of the outputs. "log_loss", for classifiers only, is the cross-entropy of
-        their softmax. An object of `sklearn_mm.losses`, or one of your own with the
-        methods of :class:`sklearn_mm.losses.Loss`, can be given as well.
+        the softmax of the outputs. An object with the methods of
+        :class:`sklearn_mm.losses.Loss` can be passed as well.
 
     huber_width : float, default=1.35
-        Where the Huber loss turns from quadratic to linear, in standard deviations of
-        the targets (for a classifier, in units of the class indicators).
+        Error at which the Huber loss turns from quadratic to linear, in standard
+        deviations of the targets (for a classifier, in units of the class indicators).
 
     activation : {"relu", "hard_sigmoid", "hard_tanh", "identity"}, default="relu"
-        The box that activations of hidden units are confined to: [0, inf), [0, 1],
-        [-1, 1] or none. Towards a feedback of zero, they are clipped to it.
+        Interval to which the activations of hidden units are confined: [0, inf),
+        [0, 1], [-1, 1] or the whole real line. As the feedback tends to zero, the
+        activations are clipped to it.
 
     standardize : bool, default=True
-        Whether features are centred and scaled inside, so that results do not depend
-        on their units. Columns of like kind, such as the pixels of an image, get one
-        common scale; sparse features are scaled, not centred. `coefs_` and
-        `intercepts_` are those of the units of X. The first call of `partial_fit`
-        decides on centre and scale.
+        Whether to centre and scale the features internally, so that results do not
+        depend on their units. Columns of the same kind, such as the pixels of an image,
+        share a common scale. Sparse features are scaled but not centred. `coefs_` and
+        `intercepts_` refer to the original units of X. With `partial_fit`, centre and
+        scale are determined in the first call.
 
     criterion : {"sudemm", "regemm", "fixed", "alternating"} or object, \
             default="sudemm"
-        When inference is accurate enough for an update:
+        Criterion for the accuracy of inference that is sufficient for an update:
 
         - "sudemm": the gap between the bounds is at most `rho` times the decrease that
           a gradient step guarantees, ``||g||^2 / (2 L)``, with L verified by
-          backtracking if ``solver="gd"``. Otherwise two tests have to hold: the paper's
-          stochastic one, gap ``<= rho / 2 * ||g||^2``, and the same for half a bound of
-          the squared error that unfinished inference leaves in the gradient g;
-        - "regemm": the upper bound has closed the fraction `eta` of the gap that the
-          previous one left. Needs full batches. Its guarantee, a bound that never
-          rises, is for ``solver="gd"``;
-        - "fixed": after `n_passes` passes, whatever the bounds say;
-        - "alternating": after `n_passes` passes from the activations of the previous
-          update, which are kept for all rows. A baseline; needs full batches, and
-          memory that grows with their number.
+          backtracking if ``solver="gd"``. Otherwise, two conditions must hold: the
+          stochastic one of the paper, gap ``<= rho / 2 * ||g||^2``, and the same for
+          half of a bound of the squared error that incomplete inference leaves in the
+          gradient g;
+        - "regemm": the upper bound has closed the fraction `eta` of the gap left by the
+          previous one. Requires full batches. The guarantee that the bound never
+          increases holds for ``solver="gd"``;
+        - "fixed": inference stops after `n_passes` passes, regardless of the bounds;
+        - "alternating": inference stops after `n_passes` passes, starting from the
+          activations of the previous update, which are stored for all rows. This is a
+          baseline. It requires full batches, and memory grows with their size.
 
-        An object of `sklearn_mm.criteria` can be given as well.
+        An object of `sklearn_mm.criteria` can be passed as well.
 
     feedback : float or "auto", default="auto"
-        Weight of a layer's residual relative to that of the layer before it, in (0, 1].
-        At 1 the energy is that of the paper; towards 0 training becomes
-        back-propagation. Values below ``1e-100 ** (1 / n_hidden_layers)`` are replaced
-        by it: numbers cannot tell them from zero.
-        "auto" is 0.003 for up to four hidden layers and ``1e-12 ** (1 /
-        n_hidden_layers)`` for more, which float32 can hold; 1 with ``solver="gd"``,
-        whose steps a small feedback makes short.
+        Weight of the residual of a layer relative to that of the previous layer, in
+        (0, 1]. With 1, the energy is that of the paper. As the feedback tends to 0,
+        training becomes back-propagation. Values below
+        ``1e-100 ** (1 / n_hidden_layers)`` are replaced by this number, since they are
+        numerically equivalent to zero. "auto" is 0.003 for up to four hidden layers and
+        ``1e-12 ** (1 / n_hidden_layers)`` for more, which float32 can represent. With
+        ``solver="gd"``, "auto" is 1, because a small feedback leads to short steps.
 
     solver : {"adam", "sgd", "gd"}, default="adam"
-        How weights are updated: "gd" is the plain gradient step of length 1/L, with L
+        Optimiser of the weights. "gd" is the plain gradient step of length 1/L, with L
         found by backtracking on full batches.
 
     learning_rate_init : float or "auto", default="auto"
-        Step length of "adam" and "sgd". "auto" is 0.001. Where `fit` makes mini-batches
-        of fewer than 50,000 rows and the solver is "adam", it is that times
+        Step length of "adam" and "sgd". "auto" is 0.001. If `fit` uses mini-batches
+        with "adam" and there are fewer than 50,000 rows, it is multiplied by
         ``min(4, sqrt(50000 / n_samples))``.
 
     learning_rate : {"constant", "invscaling"}, default="constant"
-        Under "invscaling", "sgd" divides the step length in update t by
-        ``t ** power_t`` and `rho` by ``t ** (2 * power_t)``: with ``momentum=0`` these
-        schedules satisfy the conditions of the paper's convergence proof.
+        Learning rate schedule. With "invscaling", "sgd" divides the step length in
+        update t by ``t ** power_t`` and `rho` by ``t ** (2 * power_t)``. With
+        ``momentum=0``, these schedules satisfy the conditions of the convergence proof
+        in the paper.
 
     power_t : float, default=0.6
         Exponent of "invscaling", in (0.5, 1].
@@ -73,97 +76,100 @@ PARAMETERS = """hidden_layer_sizes : int or array-like of int, default=(64,)
 
     average : bool, default=True
         Whether the fitted weights are an average over the last updates of "adam" or
-        "sgd": exponential, over the last tenth of all updates and 500 at most. (That
-        of ``SGDRegressor(average=True)`` counts all updates alike.) Predictions,
-        `bounds` and early stopping are about the average; `history_` and `loss_curve_`
-        are about the iterates, from which `partial_fit` and `warm_start` go on. There
-        is none with ``solver="gd"`` or ``criterion="regemm"``, whose theorems are about
-        the last iterate.
+        "sgd". The average is exponential, over the last tenth of all updates and at
+        most 500 of them. (``SGDRegressor(average=True)`` gives all updates the same
+        weight.) Predictions, `bounds` and early stopping use the average. `history_`
+        and `loss_curve_` refer to the iterates, from which `partial_fit` and
+        `warm_start` continue. No average is computed with ``solver="gd"`` or
+        ``criterion="regemm"``, because their theorems refer to the last iterate.
 
     batch_size : int, "auto" or None, default="auto"
-        Rows of a mini-batch. None means full batches, which are worked through in
-        chunks, with activations recomputed and thrown away. "auto" is None where the
-        criterion or the solver needs it, and ``min(200, n_samples)`` otherwise.
+        Size of mini-batches. If None, full batches are used; they are processed in
+        chunks, and activations are recomputed rather than stored. "auto" is None if the
+        criterion or the solver requires it, and ``min(200, n_samples)`` otherwise.
 
     inference : {"block", "coordinate"}, default="block"
-        With "block", a pass works on whole layers and batches: forward and backward
-        through the network where this contracts, i.e. with a small feedback or small
-        weights, and by the modulus iteration elsewhere. With "coordinate" it minimises
-        the energy over one unit after the other, as in the paper, and is much slower.
+        Inference algorithm. With "block", a pass processes whole layers and batches:
+        forward and backward through the network if this is a contraction, i.e. with a
+        small feedback or small weights, and by the modulus iteration otherwise. With
+        "coordinate", it minimises the energy over one unit after another, as in the
+        paper, which is much slower.
 
     rho : float, default=0.5
-        Accuracy asked for by "sudemm". With a feedback near 1, small mini-batches may
-        need a smaller one, such as 0.05, for training to be stable.
+        Accuracy required by "sudemm". With a feedback close to 1, small mini-batches
+        may need a smaller value, such as 0.05, for stable training.
 
     eta : float, default=0.5
-        Fraction of the gap that "regemm" asks to be closed, in (0, 1).
+        Fraction of the gap that "regemm" has to close, in (0, 1).
 
     n_passes : int, default=8
-        Passes of "fixed" and "alternating". A pass goes through all layers; the clamped
-        phase, which starts from the free one, makes fewer.
+        Number of passes for "fixed" and "alternating". A pass visits all layers. The
+        clamped phase, which starts from the free phase, makes fewer passes.
 
     max_passes : int, default=200
-        Largest number of passes, in training and prediction. An update for which it
-        was not enough is made in part only.
+        Maximum number of passes, in training and prediction. If it is not sufficient
+        for an update, only part of the update is made.
 
     inference_tol : float, default=1e-12
-        Relative duality gap to which `predict` and `bounds` infer. Activations, and
-        with them predictions, are then accurate to about its square root.
+        Relative duality gap for inference in `predict` and `bounds`. Activations, and
+        therefore predictions, are accurate to about its square root.
 
     alpha : float or "auto", default="auto"
-        The penalty ``alpha / 2 * ||W||^2`` is added to the *mean* loss. (MLPRegressor
-        divides its `alpha` by the number of rows in a batch.) It keeps weights, and
-        with them the number of passes, small. "auto" is 5e-5, or
-        ``1 / n_samples`` if that is larger and `fit` makes mini-batches.
+        Strength of the L2 penalty ``alpha / 2 * ||W||^2``, which is added to the *mean*
+        loss. (MLPRegressor divides its `alpha` by the number of rows in a batch.) The
+        penalty keeps the weights small, and thereby the number of passes. "auto" is
+        5e-5, or ``1 / n_samples`` if that is larger and `fit` uses mini-batches.
 
     max_iter : int, default=300
-        Largest number of epochs.
+        Maximum number of epochs.
 
     tol : float, default=1e-4
-        Training ends when the loss (or the validation score) has not improved by `tol`
-        for `n_iter_no_change` epochs. With ``solver="gd"`` or ``criterion="regemm"``
-        it also ends when the criterion's own measure of progress is below `tol` times
-        the loss.
+        Tolerance for the stopping criterion. Training stops when the loss (or the
+        validation score) has not improved by `tol` for `n_iter_no_change` epochs. With
+        ``solver="gd"`` or ``criterion="regemm"``, it also stops when the progress as
+        measured by the criterion is below `tol` times the loss.
 
     early_stopping : bool, default=False
-        Whether to set rows aside and keep the weights that score best on them.
+        Whether to set aside a fraction of the rows for validation, and to keep the
+        weights with the best score on them.
 
     validation_fraction : float, default=0.1
-        Fraction of rows to set aside.
+        Fraction of rows to set aside for validation.
 
     n_iter_no_change : int, default=10
-        Number of epochs without improvement before training ends.
+        Number of epochs without improvement before training stops.
 
     shuffle : bool, default=True
-        Whether mini-batches are drawn anew in every epoch.
+        Whether to draw new mini-batches in each epoch.
 
     warm_start : bool, default=False
-        Whether `fit` continues from the weights (and the units of targets) of the
+        Whether `fit` continues from the weights (and the units of the targets) of the
         previous call.
 
     chunk_size : int, default=None
-        Rows whose activations are held at a time in full batches, prediction and
-        `bounds`; None means 512.
+        Number of rows whose activations are held in memory at a time, in full batches,
+        prediction and `bounds`. If None, it is 512.
 
     n_jobs : int, default=None
-        Number of workers that share the chunks; None means 1 unless in a
-        :obj:`joblib.parallel_config` context, which also decides on their kind
-        (threads, if it does not say). The result does not depend on it.
+        Number of workers that process chunks in parallel. ``None`` means 1 unless in a
+        :obj:`joblib.parallel_config` context, which also selects the backend (threads
+        by default). The result does not depend on it.
 
     random_state : int, RandomState instance or None, default=None
-        Seed of initial weights, mini-batches and validation rows.
+        Controls the initial weights, the mini-batches and the choice of validation
+        rows. Pass an int for reproducible output across multiple function calls.
 
     verbose : int, default=0
-        Whether to print a line for every epoch."""
+        If positive, print one line per epoch."""
 
 ATTRIBUTES = """coefs_ : list of ndarray of shape (n_units, n_units_of_next_layer)
-        Weights.
+        Weights of each layer.
 
     intercepts_ : list of ndarray of shape (n_units_of_next_layer,)
-        Biases.
+        Biases of each layer.
 
     n_layers_ : int
-        Number of layers, input and output among them.
+        Number of layers, including input and output.
 
     n_outputs_ : int
         Number of outputs.
@@ -172,7 +178,7 @@ ATTRIBUTES = """coefs_ : list of ndarray of shape (n_units, n_units_of_next_laye
         Number of epochs.
 
     loss_curve_ : list of float
-        Mean upper bound of the loss, penalty included, in every epoch.
+        Mean upper bound of the loss, including the penalty, in each epoch.
 
     loss_ : float
         Last value of `loss_curve_`.
@@ -181,50 +187,54 @@ ATTRIBUTES = """coefs_ : list of ndarray of shape (n_units, n_units_of_next_laye
         Smallest value of `loss_curve_`.
 
     validation_scores_ : list of float or None
-        Validation score after every epoch, with ``early_stopping=True``.
+        Validation score after each epoch, if ``early_stopping=True``.
 
     best_validation_score_ : float or None
-        Largest of the `validation_scores_`.
+        Best value of `validation_scores_`.
 
     history_ : Bunch
         One entry per update: ``upper_bound``, ``lower_bound``, ``gap``, ``passes``,
-        ``work`` (passes, discarded ones included), ``satisfied``, ``epoch`` (from
-        zero) and others. :class:`ConvergenceDisplay` draws it.
+        ``work`` (passes, including discarded ones), ``satisfied``, ``epoch`` (counted
+        from zero) and others. Use :class:`ConvergenceDisplay` to plot it.
 
     n_features_in_ : int
-        Number of features.
+        Number of features seen during fit.
 
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
-        Names of features, where X has names that are all strings."""
+        Names of features seen during fit. Defined only when X has feature names that
+        are all strings."""
 
-NOTES = """Activations of the hidden layers are not computed by a rule but inferred, as
-    minimisers of a convex energy, once with the output left free and once clamped to
-    the target. The loss is the difference of the two energies, and duality encloses it
-    between bounds, which decide how accurate inference has to be [1]_.
+NOTES = """Activations of the hidden layers have no closed form. They are inferred
+    as minimisers of a convex energy, once with free outputs and once with the outputs
+    clamped to the targets. The loss is the difference of the two energies. Duality
+    gives lower and upper bounds of it, which determine how accurate inference has to be
+    [1]_.
 
-    The gradient in use is that of the certified upper bound with ``solver="gd"``, for
-    which the theorems are, and wherever feedback is strong. Elsewhere it is that of the
-    upper bound of a nearby network, whose biases differ, row by row, by what is left of
-    the free phase's optimality conditions, and for which this phase is exact: after few
-    passes it is by far the better estimate of the gradient of the loss.
+    With ``solver="gd"``, to which the theorems apply, and whenever the feedback is
+    strong, the gradient is that of the certified upper bound. Otherwise it is the
+    gradient of the upper bound of a nearby network. The biases of this network differ,
+    row by row, by the residual of the optimality conditions of the free phase, so that
+    this phase is exact. After a few passes, this is a far better estimate of the
+    gradient of the loss.
 
-    Under "adam", and under "sgd" with momentum, the criterion says that the gradient in
-    use is accurate relative to its own size; the theorems are about plain gradient
-    steps: ``solver="gd"``, or ``solver="sgd", momentum=0,
-    learning_rate="invscaling"``. For the latter the paper proves that the gradients
-    come arbitrarily close to zero, not that they converge to it.
+    With "adam", and with "sgd" and momentum, the criterion ensures that the gradient is
+    accurate relative to its own size. The theorems cover plain gradient steps:
+    ``solver="gd"``, or ``solver="sgd", momentum=0, learning_rate="invscaling"``. For
+    the latter, the paper proves that the gradients come arbitrarily close to zero, not
+    that they converge to zero.
 
-    With float32 data all of training runs in float32 as long as ``feedback **
-    -n_hidden_layers`` is at most 1e12, which "auto" makes sure of, unless bounds of
-    successive updates are compared (``solver="gd"``, ``criterion="regemm"``). What
-    rounding does is to change biases in their last digit, row by row. `bounds` are
-    computed in float64 whatever the data.
+    With float32 data, training takes place in float32 as long as ``feedback **
+    -n_hidden_layers`` is at most 1e12, which holds for "auto", unless bounds of
+    successive updates are compared (``solver="gd"``, ``criterion="regemm"``). Rounding
+    has the effect of changing the last digit of the biases, row by row. `bounds` are
+    always computed in float64.
 
     X may be larger than memory: a memory map, or any array with a shape, a dtype and
     slices of rows (HDF5, Zarr), is read chunk by chunk, and mini-batches are drawn from
-    one stretch of rows after another; the blocks of a Dask array are worked on where
-    they are, in full batches. For streams there is `partial_fit`. An interrupt (Ctrl-C)
-    after the first update ends training with the last finished one.
+    consecutive sections of the rows. The blocks of a Dask array are processed on the
+    workers that hold them, in full batches. Use `partial_fit` for streams. If training
+    is interrupted (Ctrl-C) after the first update, the result of the last completed
+    update is kept.
 
     References
     ----------

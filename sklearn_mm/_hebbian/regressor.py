@@ -1,4 +1,4 @@
-"""Contrastive Hebbian learning for numbers."""
+"""Regression by contrastive Hebbian learning."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from sklearn_mm.losses import LogLoss
 class ContrastiveHebbianRegressor(
     MultiOutputMixin, RegressorMixin, BaseContrastiveHebbian
 ):
-    __doc__ = f"""Regression with a layered convex energy, by contrastive learning.
+    __doc__ = f"""Contrastive Hebbian regressor with a layered convex energy.
 
-    Targets are standardised inside, so that results do not depend on their units.
+    Targets are standardised internally, so that results do not depend on their units.
 
     Parameters
     ----------
@@ -36,15 +36,15 @@ class ContrastiveHebbianRegressor(
         Mean of the targets.
 
     target_scale_ : ndarray of shape (n_outputs,)
-        Standard deviation of the targets, times the square root of their number: in
-        units of it, the total variance is one. Outputs of the network are in these
-        units.
+        Standard deviation of the targets, multiplied by the square root of the number
+        of outputs, so that the total variance in these units is one. The outputs of the
+        network are in these units.
 
     See Also
     --------
-    ContrastiveHebbianClassifier : The same for class labels.
-    ConvergenceDisplay : Plot of the certified bounds over training.
-    sklearn.neural_network.MLPRegressor : Feed-forward network, by back-propagation.
+    ContrastiveHebbianClassifier : Contrastive Hebbian learning for classification.
+    ConvergenceDisplay : Plot of the certified bounds during training.
+    sklearn.neural_network.MLPRegressor : Multi-layer perceptron regressor.
 
     Notes
     -----
@@ -72,7 +72,7 @@ class ContrastiveHebbianRegressor(
             Training data.
 
         y : array-like of shape (n_samples,) or (n_samples, n_outputs)
-            Targets. The first call decides on their mean and scale.
+            Target values. Their mean and scale are determined in the first call.
 
         sample_weight : array-like of shape (n_samples,), default=None
             Weight of each row.
@@ -121,18 +121,18 @@ class ContrastiveHebbianRegressor(
             self.target_mean_ = mean
             self.target_scale_ = np.where(spread > 0, spread, 1.0) * np.sqrt(len(mean))
         elif reset:
-            # Rows without weight may hold anything.
+            # Rows without weight may contain arbitrary values.
             kept = weight > 0
             rows, share = Y[kept].astype(np.float64), weight[kept]
             self.target_mean_ = np.average(rows, axis=0, weights=share)
             centred = rows - self.target_mean_
-            # Divided by the largest first: squares neither overflow nor vanish.
+            # Divide by the largest first, so that squares neither overflow nor vanish.
             size = np.abs(centred).max(axis=0)
             size[size == 0.0] = 1.0
             variance = np.average((centred / size) ** 2, axis=0, weights=share)
             scale = np.where(variance > 0, size * np.sqrt(variance), 1.0)
-            # A total variance of one, whatever the number of outputs: `alpha` and the
-            # size of weights that it leads to mean the same.
+            # A total variance of one, whatever the number of outputs, so that the
+            # meaning of `alpha` and the size of the weights do not depend on it.
             self.target_scale_ = scale * np.sqrt(Y.shape[1])
         elif Y.shape[1] != self.n_outputs_:
             raise ValueError(
@@ -149,7 +149,7 @@ class ContrastiveHebbianRegressor(
     def _loss(self, n_outputs):
         if self.loss == "log_loss" or isinstance(self.loss, LogLoss):
             raise ValueError(
-                "loss='log_loss' is for class labels: use ContrastiveHebbianClassifier."
+                "loss='log_loss' is only supported by ContrastiveHebbianClassifier."
             )
         return super()._loss(n_outputs)
 

@@ -1,4 +1,4 @@
-"""What a robust fit made of each row, as a picture."""
+"""Display of residuals, weights and outliers of a robust fit."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted
 from sklearn_mm._robust.regressor import HalfQuadraticRobustRegressor
 
 _KINDS = ("auto", "fit", "residuals", "influence")
-# Beyond so many widths of the band, residuals are drawn on a symmetric log axis.
+# Residuals beyond this many widths of the band lead to a symmetric logarithmic axis.
 _FAR = 50.0
 # Leverages beyond this many times their mean are high.
 _HIGH = 3.0
 
 
 class RobustFitDisplay:
-    """Residuals of a robust fit with weights, inlier band, and outliers marked.
+    """Visualisation of the residuals, weights and outliers of a robust fit.
 
     It is recommended to use :meth:`from_estimator` to create a display. All parameters
     are stored as attributes.
@@ -32,14 +32,14 @@ class RobustFitDisplay:
         Predictions.
 
     weights : ndarray of shape (n_samples,)
-        Confidence of each row, in [0, 1].
+        Confidence weight of each row, in [0, 1].
 
     radius : float
-        Residual, or norm of the residuals of several outputs in units of `scale`, from
-        which on a row is an outlier.
+        Largest residual of an inlier. With several outputs, largest norm of the
+        residuals in units of `scale`.
 
     curve : tuple of ndarray, default=None
-        With a single feature: its values, a grid of them, and predictions there.
+        For a single feature: its values, a grid, and the predictions on the grid.
 
     feature_name : str, default=None
         Name of the single feature.
@@ -48,11 +48,11 @@ class RobustFitDisplay:
         Noise scales by which the residuals of several outputs are divided.
 
     leverage : ndarray of shape (n_samples,), default=None
-        Distance of each row from the rows that have weight, see
+        Leverage of each row with respect to the rows that have weight, see
         :meth:`from_estimator`.
 
     high_leverage : float, default=None
-        Leverage from which on a row is far from these.
+        Leverage above which a row is a leverage point.
 
     Attributes
     ----------
@@ -60,25 +60,25 @@ class RobustFitDisplay:
         Inliers, coloured by their weights.
 
     outliers_ : matplotlib Artist
-        Rows beyond the band.
+        Rows outside the band.
 
     line_ : matplotlib Artist
-        The fit, or the line of zero residuals.
+        The fitted curve, or the line of zero residuals.
 
     band_ : matplotlib Artist
-        The band of inliers.
+        Band of the inliers.
 
     ax_ : matplotlib Axes
         Axes with the data.
 
     figure_ : matplotlib Figure
-        Figure that holds the axes.
+        Figure containing the axes.
 
     See Also
     --------
-    ConvergenceDisplay : Certified bounds over a fit.
-    sklearn.metrics.PredictionErrorDisplay : The same for any regressor, without
-        weights.
+    ConvergenceDisplay : Plot of the certified bounds during a fit.
+    sklearn.metrics.PredictionErrorDisplay : Plot of the residuals of any regressor,
+        without weights.
 
     Examples
     --------
@@ -131,49 +131,51 @@ class RobustFitDisplay:
         outlier_kwargs=None,
         line_kwargs=None,
     ):
-        """Draw what a robust regressor makes of data.
+        """Plot the residuals, weights and outliers of a robust regressor.
 
         Parameters
         ----------
         estimator : HalfQuadraticRobustRegressor, Pipeline or search
-            Fitted regressor, a pipeline that ends in it, or a search (such as
+            Fitted regressor, a pipeline that ends in one, or a search (such as
             :class:`~sklearn.model_selection.GridSearchCV`) whose best estimator is
-            drawn.
+            plotted.
 
         X : {array-like, sparse matrix} of shape (n_samples, n_features)
-            Data, those of `fit` or new ones.
+            Training data or new data.
 
         y : array-like of shape (n_samples,) or (n_samples, n_outputs)
-            Targets.
+            Target values.
 
         kind : {"auto", "fit", "residuals", "influence"}, default="auto"
-            "fit" draws targets and the fitted curve against the feature, if there is
-            just one, and "residuals" draws residuals against predictions; "auto"
-            prefers the former. With several outputs, the norms of residuals are drawn
-            against the number of the row.
+            Type of plot.
 
-            "influence" draws residuals against leverages ``x' (X'WX)^-1 x``, in which
-            rows count by their weights W: outliers cannot hide one another. Rows on the
-            right are far from those that the fit rests on, beyond the dotted line more
-            than three times as far as these are in the mean. Above and below the band
-            they are bad leverage points; within it, good ones.
+            - "fit": targets and fitted curve against the feature, for a single feature
+              and a single output;
+            - "residuals": residuals against predictions. With several outputs, norms of
+              the residuals against row numbers;
+            - "auto": "fit" if possible, otherwise "residuals";
+            - "influence": residuals against leverages ``x' (X'WX)^-1 x``. Rows
+              contribute in proportion to their weights W, so that outliers cannot mask
+              each other. The dotted line is at three times the mean leverage of the
+              rows that have weight. Rows to the right of it are bad leverage points if
+              they are outside the band, and good ones if they are inside.
 
         ax : matplotlib Axes, default=None
-            Where to draw; None makes a new figure.
+            Axes to plot on. If None, a new figure is created.
 
         scatter_kwargs : dict, default=None
-            Keywords for matplotlib's `scatter` of inliers.
+            Keyword arguments passed to matplotlib's `scatter` for the inliers.
 
         outlier_kwargs : dict, default=None
-            Keywords for matplotlib's `scatter` of outliers.
+            Keyword arguments passed to matplotlib's `scatter` for the outliers.
 
         line_kwargs : dict, default=None
-            Keywords for matplotlib's `plot`.
+            Keyword arguments passed to matplotlib's `plot`.
 
         Returns
         -------
         display : RobustFitDisplay
-            The display, drawn.
+            Object that stores the computed values.
 
         Examples
         --------
@@ -229,24 +231,24 @@ class RobustFitDisplay:
         outlier_kwargs=None,
         line_kwargs=None,
     ):
-        """Draw the display.
+        """Plot the display.
 
         Parameters
         ----------
         ax : matplotlib Axes, default=None
-            Where to draw; None makes a new figure.
+            Axes to plot on. If None, a new figure is created.
 
         kind : {"auto", "fit", "residuals", "influence"}, default="auto"
-            What to draw, see :meth:`from_estimator`.
+            Type of plot, see :meth:`from_estimator`.
 
         scatter_kwargs : dict, default=None
-            Keywords for matplotlib's `scatter` of inliers.
+            Keyword arguments passed to matplotlib's `scatter` for the inliers.
 
         outlier_kwargs : dict, default=None
-            Keywords for matplotlib's `scatter` of outliers.
+            Keyword arguments passed to matplotlib's `scatter` for the outliers.
 
         line_kwargs : dict, default=None
-            Keywords for matplotlib's `plot`.
+            Keyword arguments passed to matplotlib's `plot`.
 
         Returns
         -------
@@ -307,7 +309,7 @@ class RobustFitDisplay:
         return self
 
     def _draw_fit(self, line_kwargs):
-        """Curve and band over the feature; residuals, and points to scatter."""
+        """Plot curve and band over the feature; return residuals and points."""
         feature, grid, fitted = self.curve
         (self.line_,) = self.ax_.plot(grid, fitted, **line_kwargs)
         self.band_ = self.ax_.fill_between(
@@ -323,7 +325,7 @@ class RobustFitDisplay:
         return self.y_true - self.y_pred, np.stack([feature, self.y_true])
 
     def _draw_residuals(self, line_kwargs):
-        """Zero line and band; residuals, and points to scatter."""
+        """Plot zero line and band; return residuals and points."""
         residual, ax = self.y_true - self.y_pred, self.ax_
         several = residual.ndim == 2
         if several:
@@ -348,11 +350,11 @@ class RobustFitDisplay:
         return residual, np.stack([across, residual])
 
     def _draw_leverage(self):
-        """Axis of leverages, which are returned."""
+        """Set up the axis of leverages and return them."""
         from matplotlib.ticker import LogLocator
 
         largest = float(self.leverage.max())
-        # A logarithmic axis has no place for zero, which is a row at the very centre.
+        # Zero, a row at the very centre, cannot be shown on a logarithmic axis.
         leverage = np.maximum(self.leverage, 1e-6 * largest if largest > 0 else 1e-6)
         self.ax_.set(xscale="log", xlabel="leverage with respect to rows of weight")
         self.ax_.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
@@ -370,12 +372,12 @@ class RobustFitDisplay:
 
 
 def _legend_above_data(ax):
-    """Legend inside the axes, which are made higher so that it hides no point."""
+    """Add a legend inside the axes, extended so that it does not hide any points."""
     low, high = ax.get_ylim()
     legend = ax.legend(loc="upper center", ncols=2, fontsize="small")
     room = legend.get_window_extent().height / ax.get_window_extent().height
-    # The legend also keeps a distance from the frame. In axes too small for both, the
-    # data are not squeezed into less than half of the height.
+    # The legend also keeps a distance from the frame. In small axes, the data take up
+    # at least half of the height.
     share = max(1.0 - 1.3 * room, 0.5)
     scale = ax.yaxis.get_transform()
     bottom, top = scale.transform([low, high])
@@ -383,7 +385,7 @@ def _legend_above_data(ax):
 
 
 def _leverages(estimator, model, X):
-    """Leverages, and the value from which on they are high."""
+    """Leverages and the threshold for high ones."""
     if isinstance(estimator, Pipeline) and len(estimator) > 1:
         X = estimator[:-1].transform(X)
     leverage, mean = model._leverages(X)
@@ -391,7 +393,7 @@ def _leverages(estimator, model, X):
 
 
 def _one_feature(estimator, X, y_pred):
-    """The curve over a single feature, and its name; nothing for more."""
+    """The curve over a single feature and its name; empty for several features."""
     shape = getattr(X, "shape", None) or np.shape(X)
     if shape[1] != 1 or y_pred.ndim > 1:
         return {}

@@ -186,9 +186,9 @@ def test_wrong_convergence_arguments(pyplot, robust, network):
         ConvergenceDisplay.from_estimator(robust, average=0)
     with pytest.raises(ValueError, match="2 names for 1 histories"):
         ConvergenceDisplay.from_estimator(robust, name=["a", "b"])
-    with pytest.raises(ValueError, match="no common axis"):
+    with pytest.raises(ValueError, match="cannot share an axis"):
         ConvergenceDisplay.from_estimator([robust, network])
-    with pytest.raises(ValueError, match="no history to draw"):
+    with pytest.raises(ValueError, match="no history to plot"):
         ConvergenceDisplay.from_estimator([])
     with pytest.raises(ValueError, match="LinearRegression has no history"):
         ConvergenceDisplay.from_estimator(LinearRegression().fit([[0], [1]], [0, 1]))

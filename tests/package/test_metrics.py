@@ -153,7 +153,7 @@ class TestScorer:
     def test_bad_references(self, data):
         with pytest.raises(NotFittedError):
             robust_scorer(HalfQuadraticRobustRegressor())
-        with pytest.raises(ValueError, match="Ridge has no scale_"):
+        with pytest.raises(ValueError, match="Ridge has no attribute scale_"):
             robust_scorer(Ridge().fit(*data))
         with pytest.raises(ValueError, match="scale must be positive"):
             robust_scorer(-1.0)
