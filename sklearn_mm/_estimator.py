@@ -1,4 +1,4 @@
-"""What the estimators share: mixins, progress, keeping state on errors."""
+"""Common parts of the estimators: mixins, progress, and error handling."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from sklearn_mm._rows.workers import kept_threads
 from sklearn_mm._solver.loop import Status
 from sklearn_mm._solver.roles import Monitor
 
-try:  # scikit-learn >= 1.9; the only place in the package that knows
+try:  # scikit-learn >= 1.9; the only version check for callbacks in the package
     from sklearn.callback import CallbackSupportMixin as CallbackSupportMixin
 except ImportError:
 
     class CallbackSupportMixin:  # type: ignore[no-redef]
-        """Stand-in for versions without callbacks: there is nothing to support."""
+        """Replacement for scikit-learn versions without callbacks."""
 
 
 class DocumentedMixin:
-    """Views in notebooks that show and link to the documentation.
+    """Mixin for HTML representations that show and link to the documentation.
 
-    scikit-learn shows what parameters and attributes mean only next to a link. Links
-    lead to the pages whose address the package was installed with. Without an address,
-    an estimator's own view still shows the texts, but has no links.
+    scikit-learn only shows the documentation of parameters and attributes together with
+    a link. Links point to the documentation site in the metadata of the package.
+    Without such a site, the representation shows the documentation without links.
     """
 
     _doc_link_module = "sklearn_mm"
@@ -69,10 +69,10 @@ _DEAD_LINK = re.compile(
 
 @functools.cache
 def _doc_link_template() -> str:
-    """Pages of estimators, by the address of the site in the package's metadata."""
+    """Template of the pages of estimators, from the metadata of the package."""
     try:
         metadata = importlib.metadata.metadata("sklearn-mm")
-    except importlib.metadata.PackageNotFoundError:  # run from a folder of sources
+    except importlib.metadata.PackageNotFoundError:  # run from the source folder
         return ""
     for entry in metadata.get_all("Project-URL") or []:
         label, _, address = entry.partition(", ")
@@ -83,11 +83,11 @@ def _doc_link_template() -> str:
 
 
 class PersistentMixin:
-    """Pickles with the version of the package, and a warning where it is another one.
+    """Mixin that stores the package version in pickles and warns if it differs.
 
-    scikit-learn does so for its own estimators. The record of the run, a `Bunch`, is
-    written as a dictionary: safe formats then meet types of this package only. Results
-    for rows that lie on a cluster stay there: they are left out.
+    scikit-learn does the same for its own estimators. The history, a `Bunch`, is stored
+    as a dictionary, so that safe formats only encounter types of this package. Arrays
+    on a cluster are omitted.
     """
 
     def __getstate__(self):
@@ -117,10 +117,10 @@ class PersistentMixin:
 
 _VERSION_KEY = "_sklearn_mm_version"
 
-# What an object must offer to be taken for a criterion.
+# Methods that an object must have to be accepted as a criterion.
 _CRITERION_METHODS = ["satisfied", "attainable", "excessive", "prescribe", "converged"]
 
-# Constraints of a parameter `n_jobs`: joblib's numbers of workers, of which 0 is none.
+# Constraints of a parameter `n_jobs`: as in joblib, 0 is not valid.
 N_JOBS = [
     None,
     Interval(Integral, 1, None, closed="left"),
@@ -129,15 +129,15 @@ N_JOBS = [
 
 
 def criterion_options(*names):
-    """Constraints of a parameter `criterion` that knows these names."""
+    """Constraints of a parameter `criterion` with these names."""
     return [StrOptions(set(names)), HasMethods(_CRITERION_METHODS)]
 
 
 def keep_state_on_error(fit):
-    """Decorate a fit method so that an error leaves the estimator as it was.
+    """Decorate a fit method so that errors do not change the estimator.
 
-    Goes above `_fit_context`, so that callbacks are torn down before. Threads that the
-    fit starts end with it.
+    It has to be placed above `_fit_context`, so that callbacks are torn down first.
+    Threads that are started by the fit end with it.
     """
 
     @functools.wraps(fit)
@@ -155,7 +155,7 @@ def keep_state_on_error(fit):
 
 
 def warn_user(message: str) -> None:
-    """Warn at the line of the user's that called into the package."""
+    """Issue a warning at the line of user code that called the package."""
     frame, level = inspect.currentframe(), 1
     while frame is not None and _is_internal(frame):
         frame, level = frame.f_back, level + 1
@@ -168,43 +168,42 @@ def _is_internal(frame):
 
 
 def warn_unless_converged(estimator, status):
-    """Name the parameter to raise when a run ended at its cap or was cut short."""
+    """Warn if a run was interrupted or reached the maximum number of iterations."""
     name = type(estimator).__name__
     if status is Status.INTERRUPTED:
         warn_user(
-            f"{name} was interrupted. The last finished update is kept; set "
-            "warm_start=True to go on from it."
+            f"{name} was interrupted. The last completed update is kept. Set "
+            "warm_start=True to continue from it."
         )
     if status is Status.MAX_ITER:
         warn_user(
             f"{name} did not converge in max_iter={estimator.max_iter} iterations: "
-            f"{status.value}. Increase max_iter, or increase tol (now "
-            f"{estimator.tol:g})."
+            f"{status.value}. Increase max_iter or tol (currently {estimator.tol:g})."
         )
 
 
 class FitMonitor(Monitor):
-    """Tells scikit-learn's callbacks and, if verbose, the user of every epoch.
+    """Calls the callbacks of scikit-learn and, if verbose, prints each epoch.
 
     Parameters
     ----------
     estimator : estimator
-        The one being fitted.
+        The estimator that is fitted.
     X, y : array-like
-        Training data, handed to callbacks.
+        Training data, passed to callbacks.
     attributes : callable
         Maps theta to the fitted attributes that make `predict` work.
     unit : float, default=1.0
-        One in the solver's objective is this much in the user's.
+        Factor from the objective of the solver to that of the user.
     max_iter : int, default=None
-        Largest number of epochs; that of the estimator by default.
+        Maximum number of epochs. If None, that of the estimator.
     """
 
     effort_name = "1/sigma"
 
     @classmethod
     def of(cls, estimator, *args):
-        """A monitor, or None if there is nobody to tell."""
+        """A monitor, or None if there is nothing to report to."""
         heard = ("_skl_callbacks", "_parent_callback_ctx")  # of a meta-estimator
         if estimator.verbose or any(hasattr(estimator, name) for name in heard):
             return cls(estimator, *args)
@@ -232,7 +231,7 @@ class FitMonitor(Monitor):
             self._task.call_on_fit_task_begin(estimator=self._estimator, **self._data)
 
     def end(self, point, record):
-        """Close it; True if a callback asks to stop."""
+        """Close the task; True if a callback requests to stop."""
         self._epoch += 1
         if self._estimator.verbose:
             self._print(record)
@@ -271,7 +270,7 @@ class FitMonitor(Monitor):
 
 
 def clock(seconds):
-    """A duration in a few characters: 12.34s, 4m05s, 2h13m."""
+    """Format a duration: 12.34s, 4m05s, 2h13m."""
     if seconds < 60.0:
         return f"{seconds:.2f}s"
     if seconds < 3600.0:

@@ -50,7 +50,7 @@ class BaseContrastiveHebbian(
     BaseEstimator,
     metaclass=ABCMeta,
 ):
-    """Everything but the meaning of targets."""
+    """Base class for contrastive Hebbian estimators, without the type of targets."""
 
     _parameter_constraints: dict = CONSTRAINTS
 
@@ -125,7 +125,7 @@ class BaseContrastiveHebbian(
 
     @abstractmethod
     def _validate_targets(self, X, y, sample_weight, reset):
-        """Validated X, matrix of targets in the model's units, and weights."""
+        """Validate X, targets in the units of the model, and weights."""
 
     @abstractmethod
     def _score_outputs(self, outputs, y, sample_weight):
@@ -139,14 +139,14 @@ class BaseContrastiveHebbian(
         Parameters
         ----------
         X : {array-like, sparse matrix} of shape (n_samples, n_features)
-            Training data; features may be in any units.
+            Training data. With ``standardize=True``, features may be in any units.
 
         y : array-like of shape (n_samples,) or (n_samples, n_outputs)
-            Targets.
+            Target values.
 
         sample_weight : array-like of shape (n_samples,), default=None
-            Weight of each row. With full batches, a weight of k is the same as k
-            copies of the row.
+            Weight of each row. With full batches, a weight of k is equivalent to
+            repeating the row k times.
 
         Returns
         -------
@@ -156,7 +156,7 @@ class BaseContrastiveHebbian(
         return self._fit(X, y, sample_weight, incremental=False)
 
     def activations(self, X):
-        """Activations of the hidden layers as the free phase infers them.
+        """Infer the activations of the hidden layers in the free phase.
 
         Parameters
         ----------
@@ -166,14 +166,14 @@ class BaseContrastiveHebbian(
         Returns
         -------
         layers : list of ndarray of shape (n_samples, n_units)
-            One array for each hidden layer.
+            One array per hidden layer.
         """
         X = self._validate_X(X)
         layers = zip(*(z for _, z in self._infer(X)), strict=True)
         return [np.concatenate(layer, dtype=X.dtype) for layer in layers]
 
     def bounds(self, X, y, sample_weight=None):
-        """Certified bounds of the training loss on any data.
+        """Compute certified bounds of the loss on the given data.
 
         Parameters
         ----------
@@ -189,11 +189,11 @@ class BaseContrastiveHebbian(
         Returns
         -------
         lower, upper : float
-            They enclose the mean contrastive loss over rows, without penalty and with
-            targets in the units that the network is trained in (standardised ones for
-            a regressor). Inference goes on until they agree to `inference_tol`, or
-            for `max_passes`. They are computed in float64 whatever the data, and are
-            those of weights that differ from the fitted ones in the last digit.
+            Lower and upper bound of the mean contrastive loss over rows, without
+            penalty and with targets in the units in which the network is trained
+            (standardised for a regressor). Inference continues until the bounds agree
+            to `inference_tol`, or for `max_passes` passes. They are always computed in
+            float64, for weights that may differ from the fitted ones in the last digit.
         """
         check_is_fitted(self)
         X, Y, weight = self._validate_targets(X, y, sample_weight, reset=False)
@@ -204,7 +204,7 @@ class BaseContrastiveHebbian(
         return float(lower), float(upper)
 
     def _map_parts(self, function, problem, theta):
-        """Values of a function that carries inference to the end, chunk by chunk."""
+        """Values of a function of converged inference, chunk by chunk."""
         problem, point = problem.to_the_end(problem.at(theta))
         return problem.map_parts(function, point, self.inference_tol, self.max_passes)
 
@@ -254,8 +254,8 @@ class BaseContrastiveHebbian(
             Y = replace(Y, array=target_source(X, Y.array, batch_size is not None))
         if lazy and batch_size is not None:
             X = BlockReader(X)
-        # Rows of a stream are not all that there are, and copies of rows, which weights
-        # stand for in full batches, are not more of them.
+        # The number of rows is not known for a stream. In full batches, weights stand
+        # for copies of rows, and copies do not count as more rows.
         known = not incremental and batch_size is not None
         n_known = X.shape[0] if known else None
         rate = learning_rate_of(self, n_known)
@@ -266,7 +266,7 @@ class BaseContrastiveHebbian(
         memory = getattr(self, "_memory", None) if incremental else None
         trainer = Trainer(self, criterion, batch_size, rate, memory)
         max_iter = 1 if incremental else self.max_iter
-        # Divergence is found by the safeguard, and reported below.
+        # Divergence is detected by the safeguard and reported below.
         with np.errstate(over="ignore", invalid="ignore"):
             point = problem.at(theta)
             upper = trainer.prepare(problem, point)
@@ -298,22 +298,22 @@ class BaseContrastiveHebbian(
         return self
 
     def _find_units(self, X, weight):
-        """Units of the features that the network is trained in."""
+        """Units of the features in which the network is trained."""
         if not self.standardize:
             return Units()
         with np.errstate(over="ignore", invalid="ignore"):
             units = units_of(X, weight, self.chunk_size, self.n_jobs)
         if units.scale is None or not np.isfinite(units.scale).all():
             raise ValueError(
-                "The scale of X is not finite: squares of its entries overflow. Scale "
-                "X, e.g. with StandardScaler."
+                "The scale of X is not finite because squares of its entries overflow. "
+                "Scale X, e.g. with StandardScaler."
             )
         return units
 
     def _record(
         self, weights: Weights, sizes, dtype, monitor, result, fresh, incremental
     ):
-        """Fitted attributes of a run."""
+        """Set the fitted attributes after a run."""
         self.__dict__.update(self._fitted(weights.fitted, sizes, dtype))
         self._iterate = weights.iterate
         past = vars(self) if incremental and not fresh else {}
@@ -335,16 +335,16 @@ class BaseContrastiveHebbian(
         if monitor.diverged:
             warn_user(
                 f"{name} diverged within {result.n_iter} epochs. The last good weights "
-                "are kept. Scale X, decrease learning_rate_init (now "
-                f"{rate:g}), increase alpha (now {alpha:g}), "
+                "are kept. Scale X, decrease learning_rate_init (currently "
+                f"{rate:g}), increase alpha (currently {alpha:g}), "
                 "or, with criterion='fixed', increase n_passes."
             )
         elif monitor.n_capped:
             warn_user(
-                f"{name}: in {monitor.n_capped} updates of the last epoch the "
-                f"criterion was not met within max_passes={self.max_passes} passes, "
-                "and only part of the step was made. Increase max_passes or alpha, or "
-                "decrease feedback."
+                f"{name}: in {monitor.n_capped} updates of the last epoch, the "
+                f"criterion was not satisfied within max_passes={self.max_passes} "
+                "passes, and only part of the step was made. Increase max_passes or "
+                "alpha, or decrease feedback."
             )
         elif result.status is Status.INTERRUPTED or not (
             monitor.exhausted or incremental
@@ -374,10 +374,10 @@ class BaseContrastiveHebbian(
         return float(self.huber_width)
 
     def _hold_out(self, X, Y, weight, sizes, options, random_state):
-        """Training part of the data, and a score on the rest."""
+        """Split off validation data, and return a function that scores on them."""
         if isinstance(X, LazyRows):
             raise ValueError(
-                "early_stopping=True needs X in memory, to set rows aside. Set "
+                "early_stopping=True requires X in memory to set rows aside. Set "
                 "early_stopping=False."
             )
         Y = Y[:]
@@ -437,12 +437,12 @@ class BaseContrastiveHebbian(
         return validate_rows(self, X, reset=False)
 
     def _outputs(self, X):
-        """Outputs of the network in the units it is trained in."""
+        """Outputs of the network in the units in which it is trained."""
         X = self._validate_X(X)
         return np.concatenate([output for output, _ in self._infer(X)], dtype=X.dtype)
 
     def _infer(self, X):
-        # Targets have no part in the free phase.
+        # The free phase does not depend on the targets.
         Y = np.broadcast_to(X.dtype.type(0), (X.shape[0], self.n_outputs_))
         problem = self._problem(X, Y, np.broadcast_to(1.0, X.shape[0]))
         return self._solve(problem, self._theta())

@@ -26,7 +26,7 @@ PARAMETERS = """hidden_layer_sizes : int or array-like of int, default=(64,)
 
     criterion : {"sudemm", "regemm", "fixed", "alternating"} or object, \
             default="sudemm"
-        Criterion for the accuracy of inference that is sufficient for an update:
+        How accurately activations are inferred before an update. Inference stops when:
 
         - "sudemm": the gap between the bounds is at most `rho` times the decrease that
           a gradient step guarantees, ``||g||^2 / (2 L)``, with L verified by
@@ -37,8 +37,8 @@ PARAMETERS = """hidden_layer_sizes : int or array-like of int, default=(64,)
         - "regemm": the upper bound has closed the fraction `eta` of the gap left by the
           previous one. Requires full batches. The guarantee that the bound never
           increases holds for ``solver="gd"``;
-        - "fixed": inference stops after `n_passes` passes, regardless of the bounds;
-        - "alternating": inference stops after `n_passes` passes, starting from the
+        - "fixed": `n_passes` passes have been made, regardless of the bounds;
+        - "alternating": `n_passes` passes have been made, starting from the
           activations of the previous update, which are stored for all rows. This is a
           baseline. It requires full batches, and memory grows with their size.
 

@@ -1,4 +1,4 @@
-"""Arguments of nonlinear least squares, checked and in the solver's form."""
+"""Validation of the arguments of nonlinear least squares."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sklearn_mm._robust.differences import Workers
 from sklearn_mm._rows.validation import check_size
 from sklearn_mm._solver.roles import Array
 
-# What to say to users of scipy's least_squares.
+# Hints for users of scipy's least_squares.
 _KERNEL_OF_LOSS = {
     "linear": "use kernel='quadratic'",
     "huber": "use kernel='huber'",
@@ -24,11 +24,11 @@ _KERNEL_OF_LOSS = {
     "arctan": "kernel='geman_mcclure' is bounded like 'arctan'",
 }
 HINTS = {
-    "loss": "robust losses are called kernels, and f_scale is tau",
-    "f_scale": "its meaning is that of tau",
-    "method": "there is one method, Levenberg-Marquardt; leave it out",
-    "tr_solver": "the linear solver follows the type of the Jacobian; leave it out",
-    "tr_options": "the linear solver follows the type of the Jacobian; leave it out",
+    "loss": "robust losses are called kernels, and f_scale is called tau",
+    "f_scale": "use tau instead",
+    "method": "the only method is Levenberg-Marquardt; omit this argument",
+    "tr_solver": "the linear solver depends on the type of the Jacobian; omit it",
+    "tr_options": "the linear solver depends on the type of the Jacobian; omit it",
 }
 
 
@@ -42,7 +42,7 @@ def refuse_options(function: str, options: dict[str, Any]) -> None:
         if isinstance(value, str) and value in _KERNEL_OF_LOSS:
             hint += f": {_KERNEL_OF_LOSS[value]}"
         elif callable(value):
-            hint += ": for a loss of your own, derive from sklearn_mm.kernels.Kernel"
+            hint += ": for a custom loss, derive from sklearn_mm.kernels.Kernel"
     raise TypeError(
         f"{function}() got an unexpected keyword argument {name!r}"
         + (f": {hint}." if hint else ".")
@@ -58,7 +58,7 @@ def checked_start(x0: Any) -> Array:
         try:
             values = np.array([float(value) for value in values])
         except (TypeError, ValueError):
-            raise ValueError(f"x0 must hold numbers, got {x0!r}.") from None
+            raise ValueError(f"x0 must contain numbers, got {x0!r}.") from None
     x0 = values.astype(np.float64)
     if x0.ndim != 1:
         raise ValueError(f"x0 must have one dimension, got shape {x0.shape}.")
@@ -96,13 +96,13 @@ def checked_bounds(bounds: Any, x0: Array) -> Box | None:
     if not np.all(lower < upper):  # nan included
         raise ValueError(
             "Each lower bound must be strictly less than each upper bound. Use `fixed` "
-            "to hold parameters at their start."
+            "to keep parameters at their initial values."
         )
     if np.any((x0 < lower) | (x0 > upper)):
         k = int(np.argmax((x0 < lower) | (x0 > upper)))
         raise ValueError(
-            f"x0 is infeasible: entry {k} is {x0[k]:g}, its bounds are {lower[k]:g} "
-            f"and {upper[k]:g}."
+            f"x0 is infeasible: entry {k} is {x0[k]:g}, but its bounds are "
+            f"{lower[k]:g} and {upper[k]:g}."
         )
     if np.isneginf(lower).all() and np.isposinf(upper).all():
         return None
@@ -110,7 +110,7 @@ def checked_bounds(bounds: Any, x0: Array) -> Box | None:
 
 
 def checked_mask(name: str, mask: Any, size: int, what: str) -> Any:
-    """A mask of bools, or of indices, as bools; None if it is empty."""
+    """A boolean mask from booleans or indices; None if nothing is selected."""
     if mask is None:
         return None
     values = np.asarray(mask)
@@ -135,15 +135,15 @@ def checked_mask(name: str, mask: Any, size: int, what: str) -> Any:
 
 
 def checked_widths(tau: Any, n: int) -> Any:
-    """The kernel's width: a number, or one for each of n residual vectors."""
+    """The width of the kernel: a number, or one per residual vector."""
     if np.ndim(tau) == 0:
         check_size("tau", tau)
         return float(tau)
     tau = np.asarray(tau, dtype=np.float64)
     if tau.shape != (n,):
         raise ValueError(
-            f"tau must be a number or hold one for each of the {n} residual vectors, "
-            f"got shape {tau.shape}."
+            f"tau must be a number or an array with one number for each of the {n} "
+            f"residual vectors, got shape {tau.shape}."
         )
     if not np.all(tau > 0):
         raise ValueError("All entries of tau must be positive.")
@@ -153,7 +153,7 @@ def checked_widths(tau: Any, n: int) -> Any:
 
 
 def checked_units(x_scale: Any, n: int) -> Array | None:
-    """Characteristic sizes of the parameters, None to take them from the Jacobian."""
+    """Characteristic sizes of the parameters, or None to use the Jacobian."""
     if x_scale is None or (isinstance(x_scale, str) and x_scale == "jac"):
         return None
     try:
@@ -163,8 +163,8 @@ def checked_units(x_scale: Any, n: int) -> Array | None:
         unit = np.full(n, np.nan)
     if not (np.isfinite(unit).all() and np.all(unit > 0)):
         raise ValueError(
-            f"x_scale must be 'jac', or positive numbers, one for each of the {n} "
-            f"parameters or one for all, got {x_scale!r}."
+            f"x_scale must be 'jac', a positive number, or positive numbers for each "
+            f"of the {n} parameters, got {x_scale!r}."
         )
     return unit
 
@@ -179,14 +179,14 @@ def checked_steps(diff_step: Any, n: int) -> Array | None:
         steps = np.zeros(n)
     if not np.isfinite(steps).all() or np.any(steps == 0.0):
         raise ValueError(
-            f"diff_step must hold finite numbers other than zero, one for each of the "
-            f"{n} parameters or one for all, got {diff_step!r}."
+            f"diff_step must be a finite non-zero number, or such numbers for each of "
+            f"the {n} parameters, got {diff_step!r}."
         )
     return steps
 
 
 def checked_sparsity(pattern: Any, shape: tuple[int, int]) -> Any:
-    """The pattern of the Jacobian's entries that need not be zero."""
+    """The sparsity pattern of the Jacobian."""
     if pattern is None:
         return None
     if not scipy.sparse.issparse(pattern):
@@ -200,15 +200,15 @@ def checked_sparsity(pattern: Any, shape: tuple[int, int]) -> Any:
 
 
 def checked_workers(workers: Any) -> Workers:
-    """A function like `map`."""
+    """A map-like function."""
     if workers is None or workers == 1:
         return map
     if callable(workers):
         return workers
     if workers == 0:
         raise ValueError(
-            "workers must be a number of processes, -1 for all cores, or a function "
-            "like map, got 0."
+            "workers must be a number of processes, -1 for all cores, or a map-like "
+            "callable, got 0."
         )
 
     def mapped(function: Any, points: Iterable[Any]) -> Any:
@@ -218,7 +218,7 @@ def checked_workers(workers: Any) -> Workers:
 
 
 def checked_fixed(fixed: Any, x0: Array, jac: Any, retract: Any) -> Any:
-    """Mask of parameters (of directions, if they live on a manifold) to hold."""
+    """Mask of fixed parameters (of directions, if parameters are on a manifold)."""
     size = x0.size
     if retract is not None and callable(jac) and np.asarray(fixed).dtype == bool:
         size = np.size(fixed)  # checked against the Jacobian
@@ -231,16 +231,16 @@ def checked_fixed(fixed: Any, x0: Array, jac: Any, retract: Any) -> Any:
 def check_together(
     jac: Any, box: Box | None, structure: Any, retract: Any, jac_sparsity: Any
 ) -> None:
-    """Arguments that exclude each other."""
+    """Raise a ValueError if arguments are incompatible."""
     if retract is not None and box is not None:
         raise ValueError(
-            "bounds are bounds of parameters that are added to: they cannot be "
-            "combined with retract."
+            "bounds cannot be combined with retract, because they require that "
+            "parameters are updated by addition."
         )
     if retract is not None and isinstance(jac, str) and jac == "cs":
         raise ValueError(
-            "jac='cs' moves parameters in the complex plane by addition: it cannot be "
-            "combined with retract."
+            "jac='cs' cannot be combined with retract, because it adds complex steps "
+            "to the parameters."
         )
     if structure is not None and jac_sparsity is not None:
-        raise ValueError("The structure says where jac is zero: omit jac_sparsity.")
+        raise ValueError("jac_sparsity cannot be combined with structure.")

@@ -1,4 +1,4 @@
-"""Which parameters a residual depends on, when there are two groups of them."""
+"""Structure of problems with two groups of parameters."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from sklearn_mm._solver.roles import Array
 
 
 class BlockStructure:
-    """Residuals that depend on one block of each of two groups of parameters.
+    """Structure of residuals that depend on one block of each of two groups.
 
-    The parameter vector holds the blocks of the first group, one after the other, then
-    those of the second. Residual i depends on block ``first[i]`` of the first group and
-    on block ``second[i]`` of the second, as an image observation does on a camera and
-    a point. The second group, which should be the larger one, is eliminated.
+    The parameter vector contains the blocks of the first group, followed by those of
+    the second group. Residual i depends on block ``first[i]`` of the first group and on
+    block ``second[i]`` of the second group, like an image observation depends on a
+    camera and a point. The second group, which should be the larger one, is eliminated.
 
     Parameters
     ----------
     first, second : array-like of int of shape (n_residuals,)
-        For each residual (vector), the block it depends on in either group.
+        Block of each group on which each residual (vector) depends.
 
     first_dim, second_dim : int
-        Number of parameters in a block of either group.
+        Number of parameters per block of each group.
 
     n_first, n_second : int, default=None
-        Numbers of blocks; by default the largest index plus one.
+        Number of blocks of each group. If None, the largest index plus one.
 
     See Also
     --------
-    robust_least_squares : Takes it as `structure`.
+    robust_least_squares : Accepts a `structure`.
 
     Examples
     --------
@@ -70,24 +70,24 @@ class BlockStructure:
 
     @property
     def n_parameters(self) -> int:
-        """Length of the parameter vector, and of its updates."""
+        """Length of the parameter vector and of its updates."""
         return self.n_first * self.first_dim + self.n_second * self.second_dim
 
     def blocks(self, values: Any) -> tuple[Any, Any]:
-        """For each residual, the entries of a parameter vector in its two blocks.
+        """Get the entries of a parameter vector in the two blocks of each residual.
 
         Parameters
         ----------
         values : ndarray of shape (n_parameters,)
-            A number for each parameter.
+            One number per parameter.
 
         Returns
         -------
         first : ndarray of shape (n_residuals, first_dim)
-            Those of its block of the first group.
+            Entries in the block of the first group.
 
         second : ndarray of shape (n_residuals, second_dim)
-            Those of its block of the second group.
+            Entries in the block of the second group.
         """
         first, second = np.split(values, [self.n_first * self.first_dim])
         return (
@@ -96,7 +96,7 @@ class BlockStructure:
         )
 
     def push(self, A: Array, B: Array, delta: Array) -> Array:
-        """The Jacobian times a step, shape (n_residuals, residual_dim).
+        """Multiply the Jacobian with a step.
 
         Parameters
         ----------
@@ -115,7 +115,7 @@ class BlockStructure:
         return np.einsum("ndp,np->nd", A, x) + np.einsum("ndp,np->nd", B, y)
 
     def pull(self, A: Array, B: Array, r: Array) -> Array:
-        """The transposed Jacobian times residual vectors, shape (n_parameters,).
+        """Multiply the transposed Jacobian with residual vectors.
 
         Parameters
         ----------
@@ -141,15 +141,16 @@ class BlockStructure:
         return np.concatenate(parts)
 
     def to_sparse(self, A: Array, B: Array) -> scipy.sparse.csr_array:
-        """Sparse Jacobian of block Jacobians.
+        """Convert block Jacobians to a sparse Jacobian.
 
         Parameters
         ----------
         A : ndarray of shape (n_residuals, residual_dim, first_dim)
-            Derivatives of each residual vector in its block of the first group.
+            Derivatives of each residual vector with respect to its block of the first
+            group.
 
         B : ndarray of shape (n_residuals, residual_dim, second_dim)
-            The same for the second group.
+            Derivatives with respect to the block of the second group.
 
         Returns
         -------
@@ -175,7 +176,7 @@ class BlockStructure:
 
 
 def _index(name: str, values: Any, size: int | None) -> tuple[Any, int]:
-    """An index array and the number of blocks it points into, checked."""
+    """Validate an index array and the number of blocks."""
     array = np.asarray(values)
     if array.ndim != 1 or not np.issubdtype(array.dtype, np.integer):
         raise ValueError(
@@ -188,7 +189,7 @@ def _index(name: str, values: Any, size: int | None) -> tuple[Any, int]:
         size = int(array.max()) + 1
     if array.min() < 0 or array.max() >= size:
         raise ValueError(
-            f"{name} must lie in [0, {size}), got values from {array.min()} to "
+            f"{name} must be in [0, {size}), got values from {array.min()} to "
             f"{array.max()}."
         )
     return array.astype(np.intp), int(size)

@@ -1,4 +1,4 @@
-"""Robust curve fitting in the manner of `scipy.optimize.curve_fit`."""
+"""Robust curve fitting, compatible with `scipy.optimize.curve_fit`."""
 
 from __future__ import annotations
 
@@ -59,106 +59,109 @@ def robust_curve_fit(
     full_output=False,
     **kwargs,
 ) -> Any:
-    """Fit a function to data, some of which are wrong.
+    """Fit a function to data with outliers.
 
-    Calls of :func:`scipy.optimize.curve_fit` work unchanged, unless they choose a
-    ``method`` or a ``loss``: the parameters of
-    ``ydata = f(xdata, *parameters) + noise`` are estimated, but outliers in `ydata` are
-    found and left out, instead of spoiling the fit.
+    Estimates the parameters of ``ydata = f(xdata, *parameters) + noise`` when some
+    values in `ydata` are outliers. Calls of :func:`scipy.optimize.curve_fit` work
+    unchanged, unless they pass ``method`` or ``loss``.
 
     Parameters
     ----------
     f : callable
-        The model, ``f(xdata, *parameters)``, which returns one number for each point.
+        The model function, ``f(xdata, *parameters)``, which returns one number per data
+        point.
 
     xdata : array-like or object
-        Where the data were measured, typically of shape (m,) or (k, m).
+        The independent variable where the data were measured, typically of shape (m,)
+        or (k, m).
 
     ydata : array-like of shape (m,)
-        The data.
+        The dependent data.
 
     p0 : array-like of shape (n,), default=None
-        Start. By default ones, or values between the bounds, as many as `f` has
-        parameters.
+        Initial guess for the parameters. If None, the initial values are ones, or
+        values between the bounds, and their number is determined from the signature of
+        `f`.
 
     sigma : float, or array-like of shape (m,) or (m, m), default=None
-        Standard deviations of the errors in `ydata`, or their covariance. Ones by
-        default.
+        Standard deviations of the errors in `ydata`, or their covariance matrix. If
+        None, all standard deviations are one.
 
     absolute_sigma : bool, default=False
-        Whether `sigma` is meant absolutely. By default it gives the relative sizes of
-        the errors, and their common factor is estimated.
+        Whether `sigma` is used in an absolute sense. If False, only the relative
+        magnitudes of `sigma` matter, and their common factor is estimated.
 
     scale : float or "auto", default="auto"
-        The common factor: the standard deviation of the errors is ``scale * sigma``,
-        and the kernel's width follows from it. "auto" estimates it together with the
-        parameters; with `absolute_sigma` it is one.
+        Common factor of the errors: their standard deviation is ``scale * sigma``,
+        which also determines the width of the kernel. If "auto", the factor is
+        estimated together with the parameters, or is one if `absolute_sigma` is True.
 
     kernel : str or Kernel, default="smooth_truncated_quadratic"
-        Robust kernel, see :mod:`sklearn_mm.kernels`. With "quadratic" this is
-        `curve_fit`.
+        Robust kernel, see :mod:`sklearn_mm.kernels`. With "quadratic", the function is
+        equivalent to `curve_fit`.
 
     bounds : 2-tuple of array-like or `Bounds`, optional
-        Lower and upper bounds of the parameters; none by default.
+        Lower and upper bounds of the parameters. There are no bounds by default.
 
     jac : callable or {"2-point", "3-point", "cs"}, default=None
-        Jacobian of the model, ``jac(xdata, *parameters)`` of shape (m, n), or the
-        scheme of finite differences; "2-point" by default.
+        Jacobian of the model, ``jac(xdata, *parameters)`` of shape (m, n), or a scheme
+        of finite differences. If None, "2-point" is used.
 
     check_finite : bool, default=None
-        Whether NaN and infinity in the data raise a ValueError. True by default, False
-        if there is a `nan_policy`.
+        Whether to raise a ValueError if the data contain NaN or infinity. If None, it
+        is True unless `nan_policy` is specified.
 
     nan_policy : {"raise", "omit"}, default=None
-        What to do about NaN in the data: raise a ValueError or leave out the points.
+        How to handle NaN in the data: raise a ValueError or omit the points.
 
     full_output : bool, default=False
-        Whether `infodict`, `mesg` and `ier` are returned as well.
+        Whether to return `infodict`, `mesg` and `ier` as well.
 
     **kwargs : dict
-        Further arguments of :func:`robust_least_squares`, such as ``criterion``,
+        Keyword arguments passed to :func:`robust_least_squares`, such as ``criterion``,
         ``fixed``, ``known_inliers``, ``x_scale``, ``max_nfev`` or ``ftol``.
 
     Returns
     -------
     popt : ndarray of shape (n,)
-        The parameters.
+        Estimated parameters.
 
     pcov : ndarray of shape (n, n)
-        Their estimated covariance. Standard errors are ``np.sqrt(np.diag(pcov))``.
+        Estimated covariance of the parameters. Their standard errors are
+        ``np.sqrt(np.diag(pcov))``.
 
     infodict : dict
-        Only if `full_output` is True: ``nfev`` (number of function calls), ``fvec``
-        (residuals in units of sigma), ``weights`` (confidence in each point, between
-        zero and one), ``outliers`` (mask of points that are more than 3 noise scales
-        off), ``scale`` (the noise scale) and ``result`` (that of
-        `robust_least_squares`). With ``nan_policy="omit"`` they are about the points
-        that were kept.
+        Only returned if `full_output` is True. A dictionary with ``nfev`` (number of
+        function calls), ``fvec`` (residuals in units of sigma), ``weights`` (confidence
+        weight of each point, between zero and one), ``outliers`` (mask of points with
+        residuals of more than 3 noise scales), ``scale`` (the noise scale) and
+        ``result`` (that of `robust_least_squares`). With ``nan_policy="omit"``, the
+        arrays only contain the remaining points.
 
     mesg : str
-        Only if `full_output` is True: why the fit ended.
+        Only returned if `full_output` is True. Reason for termination.
 
     ier : int
-        Only if `full_output` is True: the status, positive.
+        Only returned if `full_output` is True. The status, a positive integer.
 
     Raises
     ------
     ValueError
-        If the data contain NaN or infinity, or arguments do not fit together.
+        If the data contain NaN or infinity, or if arguments are incompatible.
 
     RuntimeError
         If the fit fails.
 
     See Also
     --------
-    robust_least_squares : The optimiser, for residuals of any kind.
+    robust_least_squares : The underlying optimiser, for residuals of any kind.
     HalfQuadraticRobustRegressor : Linear models.
 
     Notes
     -----
-    With ``scale="auto"`` a minority of points that lie on a curve of their own can win
-    over a majority that does not; inlier shares of 60% and more are safe where
-    outliers do not agree with each other.
+    With ``scale="auto"``, a minority of points that lie on a curve can be preferred to
+    a majority of points that do not. A proportion of at least 60% inliers is safe if
+    the outliers do not lie on a common curve.
 
     Examples
     --------
@@ -179,8 +182,8 @@ def robust_curve_fit(
     """
     if "tau" in kwargs:
         raise TypeError(
-            "robust_curve_fit() got an unexpected keyword argument 'tau': give scale, "
-            "the standard deviation of the noise, from which the width follows."
+            "robust_curve_fit() got an unexpected keyword argument 'tau'. Pass scale, "
+            "the standard deviation of the noise, which determines the width."
         )
     refuse_options("robust_curve_fit", {k: v for k, v in kwargs.items() if k in HINTS})
     p0 = _start(f, p0, bounds)
@@ -194,7 +197,7 @@ def robust_curve_fit(
         check_size("scale", scale)
         constant = get_kernel(kernel).tuning_constant()
         tau = constant * scale if np.isfinite(constant) else scale
-    if "maxfev" in kwargs:  # the name that curve_fit has for it
+    if "maxfev" in kwargs:  # the name used by curve_fit
         kwargs["max_nfev"] = kwargs.pop("maxfev")
     result = robust_least_squares(
         model.residual,
@@ -223,7 +226,7 @@ def robust_curve_fit(
 
 
 def _start(f: Any, p0: Any, bounds: Any) -> Any:
-    """The start, by default as scipy's: ones, or between the bounds."""
+    """The start, by default like that of scipy: ones, or between the bounds."""
     if p0 is not None:
         return np.atleast_1d(p0)
     try:
@@ -234,15 +237,15 @@ def _start(f: Any, p0: Any, bounds: Any) -> Any:
     names = [p for p in parameters if p.kind in kinds]
     if len(names) < 2 or any(p.kind is p.VAR_POSITIONAL for p in parameters):
         raise ValueError(
-            "Unable to determine the number of parameters from the signature of f: "
-            "give p0."
+            "Unable to determine the number of parameters from the signature of f. "
+            "Pass p0."
         )
     n = len(names) - 1
     pair = (bounds.lb, bounds.ub) if isinstance(bounds, Bounds) else bounds
     try:
         lower, upper = (np.broadcast_to(np.asarray(b, dtype=float), n) for b in pair)
     except (TypeError, ValueError):
-        return np.ones(n)  # the bounds are wrong, and will be found to be
+        return np.ones(n)  # invalid bounds raise an error later
     start = np.ones(n)
     low, high = np.isfinite(lower), np.isfinite(upper)
     both = low & high
@@ -265,15 +268,15 @@ def _data(
     if ydata.ndim != 1:
         raise ValueError(f"ydata must have one dimension, got shape {ydata.shape}.")
     if isinstance(xdata, list | tuple | np.ndarray):
-        # Integers would be integers inside f, too.
+        # Integers could lead to integer arithmetic inside f.
         xdata = np.asarray(xdata, dtype=np.float64)
     numeric = isinstance(xdata, np.ndarray)
     if check_finite:
         for name, values in (("xdata", xdata), ("ydata", ydata)):
             if isinstance(values, np.ndarray) and not np.isfinite(values).all():
                 raise ValueError(
-                    f"{name} contains NaN or infinity. Set nan_policy='omit' to leave "
-                    "out points that are NaN."
+                    f"{name} contains NaN or infinity. Set nan_policy='omit' to omit "
+                    "points that are NaN."
                 )
     if nan_policy is None:
         return xdata, ydata, None
@@ -292,7 +295,7 @@ def _data(
 
 
 def _whitening(sigma: Any, ydata: Any, kept: Any) -> Any:
-    """What residuals are divided by: None, numbers, or a Cholesky factor."""
+    """Divisor of the residuals: None, numbers, or a Cholesky factor."""
     if sigma is None:
         return None
     sigma = np.asarray(sigma, dtype=np.float64)
@@ -329,11 +332,11 @@ class _Model:
         """(f - y) / sigma."""
         value = self.f(self.xdata, *p)
         if value is None:
-            raise ValueError("f must return the model's values; it returned None.")
+            raise ValueError("f must return the values of the model, got None.")
         value = np.asarray(value)
         if value.shape != self.ydata.shape and value.ndim > 0:
             raise ValueError(
-                f"f must return an array of shape {self.ydata.shape}, that of ydata, "
+                f"f must return an array of shape {self.ydata.shape}, like ydata, "
                 f"got {value.shape}."
             )
         return self._whitened(value - self.ydata)

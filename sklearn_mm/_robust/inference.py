@@ -1,8 +1,8 @@
-"""How sure a robust fit is: covariance of its coefficients, and its robust R².
+"""Covariance of the coefficients of a robust fit, and its robust R².
 
-It is computed at the end of a fit, by one pass over the rows (three more for HC3), and
-kept in the solver's coordinates, where columns are centred: variances of predictions
-lose no digits there. Nothing refers to the training data.
+It is computed at the end of a fit by one pass over the rows (three more for HC3), and
+stored in the coordinates of the solver, where columns are centred, so that variances of
+predictions do not lose digits. Nothing refers to the training data.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from sklearn_mm.kernels import Kernel, gaussian_moments
 
 # For more columns the covariance, of q**2 numbers per output, is not formed.
 MAX_COLUMNS = 1_000
-# Weights whose sum is a tiny part of a row; leverages would overflow.
+# Total weights below this fraction of a row would make leverages overflow.
 _LEAST_WEIGHT = 1e-50
 
 
 @dataclass(frozen=True)
 class Inference:
-    """What a fit knows of its coefficients.
+    """What is known about the coefficients of a fit.
 
     Parameters
     ----------
@@ -54,9 +54,9 @@ class Inference:
     unit : ndarray of shape (n_outputs,)
         A variance of one in the solver's units, in the user's.
     n_rows : float
-        Number of rows, weights counted.
+        Number of rows, counted by their sample weights.
     robust_r2 : ndarray of shape (n_outputs,)
-        Share of the variance that is explained.
+        Proportion of the variance that is explained.
     parts : tuple of Covariance or None
         The covariance of theta for each output, if it has been formed.
     distance : ndarray of shape (q, q) or None
@@ -132,7 +132,7 @@ def infer(
     cov_type: str,
     memory: Column | None,
 ) -> Inference:
-    """What can be told at the end of a fit.
+    """Compute the covariance and the robust R² at the end of a fit.
 
     Parameters
     ----------
@@ -168,7 +168,7 @@ def infer(
             robust_r2=_robust_r2(sums, gaussian_moments(kernel, width, d)),
         )
     if model.l1:
-        return replace(told, reason="There is no covariance with an L1 penalty.")
+        return replace(told, reason="The covariance is not defined with an L1 penalty.")
     if q > MAX_COLUMNS:
         reason = f"The covariance of {q} > {MAX_COLUMNS} coefficients is not formed."
         return replace(told, reason=reason)
@@ -197,7 +197,7 @@ def _sandwiches(
     moments: list[PsiMoments],
     weights: Column,
 ) -> tuple[Covariance, ...]:
-    """HC3 for each output; the memory of the weights is used again."""
+    """HC3 for each output; reuses the memory of the weights."""
     model: LinearResidual = problem.model
     rows = model.rows
     args: tuple[Any, ...] = (model.frame, distance)

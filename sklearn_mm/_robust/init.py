@@ -1,4 +1,4 @@
-"""Where a robust fit starts if the user says so."""
+"""Starting points of robust fits that are given by the user."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _previous_theta(
     p, d = len(model.frame.mean), model.shape[1]
     if np.atleast_2d(coef).shape != (d, p):
         raise ValueError(
-            f"warm_start=True needs data of the same shape as before: coef_ has shape "
+            f"warm_start=True requires data of the same shape: coef_ has shape "
             f"{coef.shape}, X has {p} features and y {d} outputs. Set warm_start=False."
         )
     return scaling.theta(np.atleast_2d(coef), intercept)
@@ -76,7 +76,7 @@ def _estimator_theta(
 def _array_theta(
     init: Any, model: LinearResidual, scaling: Scaling, y: Array, weight: Array
 ) -> Array:
-    """Coefficients, with the intercept in one more column or the best one."""
+    """Coefficients, with the intercept in an extra column or the best intercept."""
     p, d = len(model.frame.mean), model.shape[1]
     values = check_array(init, dtype=np.float64, ensure_2d=False, input_name="init")
     values = np.atleast_2d(values)

@@ -1,4 +1,4 @@
-"""The kernel of nonlinear least squares, with the square for known inliers."""
+"""Kernel of nonlinear least squares with known inliers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sklearn_mm.kernels import Kernel, get_kernel
 
 @dataclass(frozen=True, eq=False)
 class WithKnownInliers(Kernel):
-    """A kernel, but the square for residual vectors that are known to be inliers."""
+    """A kernel that is quadratic for residual vectors known to be inliers."""
 
     kernel: Kernel
     known: Any
@@ -38,7 +38,7 @@ class WithKnownInliers(Kernel):
 
 
 def checked_kernel(kernel: Any, known_inliers: Any, n: int, criterion: Any) -> Kernel:
-    """The kernel, with the square for known inliers."""
+    """The kernel, quadratic for known inliers."""
     kernel = get_kernel(kernel)
     if isinstance(criterion, Joint):
         _check_liftable(kernel)
@@ -47,7 +47,7 @@ def checked_kernel(kernel: Any, known_inliers: Any, n: int, criterion: Any) -> K
         return kernel
     if isinstance(criterion, Joint):
         raise ValueError(
-            "criterion='joint' moves all weights: it cannot be combined with "
+            "criterion='joint' updates all weights and cannot be combined with "
             "known_inliers."
         )
     return WithKnownInliers(kernel, known)

@@ -1,4 +1,4 @@
-"""Robust nonlinear least squares in the manner of `scipy.optimize.least_squares`."""
+"""Robust nonlinear least squares, compatible with `scipy.optimize.least_squares`."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ from sklearn_mm.criteria import (
 )
 from sklearn_mm.kernels import KERNELS, Quadratic
 
-# A damped step is not a minimisation: a level of the graduated scheme takes more rounds
-# than for linear models. (8 ended lower than 4 on all six bundle adjustments tried:
-# the table in examples/bundle_adjustment.py.)
+# A damped step does not minimise the upper bound, so a level of the graduated scheme
+# takes more iterations than for linear models. (8 reached a lower cost than 4 on all
+# six bundle adjustments tried; see the table in examples/bundle_adjustment.py.)
 _ROUNDS_PER_LEVEL = 8
-# Evaluations and tolerances of each fit in the search for a width.
+# Numbers of evaluations and tolerances of the fits in the search for a width.
 _SEARCH_NFEV, _SUBSET_NFEV, _SEARCH_TOLERANCES = 60, 10, (1e-4, 1e-8, None)
 _TOLERANCE = [None, Interval(Real, 0, None, closed="left")]
 
@@ -109,91 +109,94 @@ def robust_least_squares(
     """Solve a nonlinear least-squares problem with a robust kernel.
 
     Finds a local minimum of ``sum_i tau**2 * psi(|r_i(x)|**2 / tau**2)``, where the
-    r_i are residuals, or vectors of `residual_dim` of them, and psi is a robust kernel.
-    The weights of its half-quadratic form are inferred as accurately as the criterion
-    asks, and x is moved by Levenberg-Marquardt steps on the upper bound they define.
+    r_i are residuals, or vectors of `residual_dim` residuals, and psi is a robust
+    kernel. The weights of its half-quadratic form are inferred as accurately as the
+    criterion requires, and x is updated by Levenberg-Marquardt steps on the resulting
+    upper bound.
 
-    Calls of :func:`scipy.optimize.least_squares` work unchanged, but for ``loss`` and
-    ``f_scale``, which are `kernel` and `tau` here, and for the choice of a ``method``.
-    The x that is returned never has a higher robust cost than x0.
+    Calls of :func:`scipy.optimize.least_squares` work unchanged, except for ``loss``
+    and ``f_scale``, which are replaced by `kernel` and `tau`, and ``method``. The
+    robust cost of the returned x is never higher than that of x0.
 
     Parameters
     ----------
     fun : callable
-        Function ``fun(x, *args, **kwargs)`` that returns the residuals, a
-        one-dimensional array. Where a residual is not finite, the step that led there
-        is rejected; at x0 that is an error.
+        Function ``fun(x, *args, **kwargs)`` that returns the residuals as a
+        one-dimensional array. A step that leads to non-finite residuals is rejected.
+        Non-finite residuals at x0 raise an error.
 
     x0 : array-like of shape (n,)
-        Start. It must lie within the bounds.
+        Initial guess. It must be within the bounds.
 
     jac : callable or {"2-point", "3-point", "cs"}, default="2-point"
-        Jacobian of the residuals, a function of the same arguments that returns a dense
-        or sparse matrix or a `LinearOperator` of shape (m, n); with a `structure`, two
-        arrays of shapes (m / residual_dim, residual_dim, first_dim or second_dim). Or
-        the scheme of finite differences: one-sided, central, or by a complex step, for
-        which `fun` must accept complex x.
+        Jacobian of the residuals. A callable has the same arguments as `fun` and
+        returns a dense or sparse matrix or a `LinearOperator` of shape (m, n). With a
+        `structure`, it returns two arrays of shapes (m / residual_dim, residual_dim,
+        first_dim or second_dim). A string selects a scheme of finite differences:
+        one-sided, central, or a complex step, which requires that `fun` accepts
+        complex x.
 
     bounds : 2-tuple of array-like or `Bounds`, optional
-        Lower and upper bounds of the parameters, numbers or arrays of shape (n,);
-        none by default. `fun`
-        is never evaluated outside.
+        Lower and upper bounds of the parameters, numbers or arrays of shape (n,). There
+        are no bounds by default. `fun` is never evaluated outside the bounds.
 
     kernel : str or Kernel, default="smooth_truncated_quadratic"
-        Robust kernel, see :mod:`sklearn_mm.kernels`. "quadratic" makes this a solver
-        for ordinary least squares.
+        Robust kernel, see :mod:`sklearn_mm.kernels`. With "quadratic", the function
+        solves ordinary least squares problems.
 
     tau : float, "auto" or array-like of shape (m / residual_dim,), default=1.0
-        Width of the kernel, in units of the residuals, or one width for each residual
-        vector; `f_scale` in scipy. "auto" estimates the size of the noise from the
-        residuals: see the notes.
+        Width of the kernel in units of the residuals, or one width per residual vector
+        (`f_scale` in scipy). If "auto", the scale of the noise is estimated from the
+        residuals; see the Notes.
 
     criterion : {"regemm", "sudemm", "fixed", "graduated", "joint"} or Criterion, \
             default="regemm"
-        How accurately weights are inferred before x is moved. "regemm" starts with all
-        weights equal and tightens them step by step, which finds better minima than
-        exact weights from the start ("fixed", iteratively reweighted least squares).
-        "graduated" narrows the kernel by a fixed schedule, and "joint" moves x and
-        weights together; see :mod:`sklearn_mm.criteria` for all of them.
+        How accurately the weights are inferred before x is updated. "regemm" starts
+        with equal weights and increases their accuracy gradually, which finds better
+        minima than exact weights in all iterations ("fixed", i.e. iteratively
+        reweighted least squares). "graduated" reduces the width of the kernel by a
+        fixed schedule, and "joint" updates x and the weights together. See
+        :mod:`sklearn_mm.criteria` for details.
 
     residual_dim : int, default=1
-        Number of consecutive residuals that form a vector with one weight; 2 for image
-        points.
+        Number of consecutive residuals that form a vector with a common weight, e.g. 2
+        for image points.
 
     known_inliers : array-like of shape (m / residual_dim,), default=None
-        Mask or indices of residual vectors that are no outliers: their weights are one.
+        Mask or indices of residual vectors that are known to be inliers. Their weights
+        are one.
 
     fixed : array-like of shape (n,), default=None
-        Mask or indices of parameters that keep their values. With `retract`, of the
-        entries of delta. Their columns of the Jacobian are zero.
+        Mask or indices of parameters that are kept fixed. With `retract`, it refers to
+        the entries of delta. The corresponding columns of the Jacobian are zero.
 
     structure : BlockStructure, default=None
         Two groups of parameters such that each residual vector depends on one block of
-        each. The second group is then eliminated from the linear systems.
+        each group. The second group is eliminated from the linear systems.
 
     retract : callable, default=None
         Function ``retract(x, delta)`` that moves x by delta, for parameters on a
-        manifold such as rotations; addition by default. `jac` is the Jacobian in delta,
-        and delta has as many entries as `jac` has columns (as x if that is found by
-        finite differences or if there is a structure).
+        manifold such as rotations. If None, delta is added to x. `jac` is the Jacobian
+        with respect to delta, which has as many entries as `jac` has columns (as many
+        as x with finite differences or a structure).
 
     args : tuple or list, default=()
-        Further positional arguments of `fun` and `jac`.
+        Additional positional arguments passed to `fun` and `jac`.
 
     kwargs : dict, default=None
-        Further keyword arguments of `fun` and `jac`.
+        Additional keyword arguments passed to `fun` and `jac`.
 
     eta, eta_prime : float, default=0.15 and None
-        Constants of "regemm", see :class:`sklearn_mm.criteria.RelaxedGeneralized`.
-        None stands for the smaller of 2 eta and (1 + eta) / 2; so ``eta=0.5`` gives
-        those of the paper, 0.5 and 0.75.
+        Constants of "regemm", see :class:`sklearn_mm.criteria.RelaxedGeneralized`. If
+        `eta_prime` is None, it is the minimum of 2 eta and (1 + eta) / 2. ``eta=0.5``
+        thus gives the constants of the paper, 0.5 and 0.75.
 
     rho : float, default=0.5
         Constant of "sudemm", see :class:`sklearn_mm.criteria.SufficientDescent`.
 
     ftol : float or None, default=1e-8
-        Tolerance for the relative change of the objective. Under "regemm" it also
-        stands for the relative certified gap.
+        Tolerance for the relative change of the objective. With "regemm", it is also
+        the tolerance for the relative certified gap.
 
     xtol : float or None, default=1e-8
         Tolerance for the norm of a step, relative to that of x.
@@ -202,94 +205,102 @@ def robust_least_squares(
         Tolerance for the largest entry of the gradient of the robust objective.
 
     x_scale : float, array-like of shape (n,) or "jac", default=None
-        Characteristic size of each parameter, to which the damping of the steps is
-        relative. By default, as with "jac", it is the inverse norm of the parameter's
-        column of the weighted Jacobian, so that the steps do not depend on units; if
-        the Jacobian is a `LinearOperator`, it is one.
+        Characteristic size of each parameter, which determines the damping of the
+        steps. If None or "jac", it is the inverse norm of the corresponding column of
+        the weighted Jacobian, so that the steps do not depend on units. If None and the
+        Jacobian is a `LinearOperator`, it is one.
 
     diff_step : float or array-like of shape (n,), default=None
-        Relative steps of finite differences: the steps are ``x * diff_step``.
+        Relative step size of finite differences. The steps are ``x * diff_step``.
 
     jac_sparsity : array-like or sparse matrix of shape (m, n), default=None
-        Non-zero where the Jacobian may be. Finite differences then move parameters that
-        have no residual in common together, and the Jacobian is sparse.
+        Sparsity structure of the Jacobian for finite differences, with zeros where the
+        Jacobian is zero. Parameters without a common residual are then varied together,
+        and the Jacobian is sparse.
 
     max_nfev : int or None, default=None
-        Maximum number of evaluations of `fun`, those of finite differences not counted;
-        100 * n by default. An iteration makes one.
+        Maximum number of evaluations of `fun`, not counting those of finite
+        differences. Each iteration makes one evaluation. If None, it is 100 * n.
 
     callback : callable, default=None
-        Called after every iteration as ``callback(intermediate_result=...)`` if that is
-        the name of its parameter, with an `OptimizeResult` that holds ``x``, ``nit``,
-        ``nfev``, ``cost`` and ``upper_bound``, the bound on which the step was made,
-        and as ``callback(x)`` otherwise. It ends the run by raising `StopIteration`.
+        Function that is called after each iteration. If it has a parameter
+        ``intermediate_result``, this is an `OptimizeResult` with ``x``, ``nit``,
+        ``nfev``, ``cost`` and ``upper_bound``, the bound on which the step was made.
+        Otherwise, it is called as ``callback(x)``. It can raise `StopIteration` to
+        terminate the optimisation.
 
     workers : int or callable, default=None
-        Evaluates finite differences in parallel: the number of processes, or a function
-        like `map`, such as that of a pool, to be called as ``workers(fun, points)``.
+        Number of processes for the parallel evaluation of finite differences, or a
+        map-like callable, such as the `map` of a pool, which is called as
+        ``workers(fun, points)``.
 
     verbose : {0, 1, 2}, default=0
-        1 prints a line at the end, 2 also one per iteration.
+        Level of verbosity: 1 prints a report at termination, 2 also prints one line per
+        iteration.
 
     **scipy_options : dict
-        Not accepted. Other arguments of scipy's function raise a TypeError that says
-        what to use instead.
+        Not supported. Other arguments of the scipy function raise a TypeError that
+        suggests a replacement.
 
     Returns
     -------
     result : OptimizeResult
-        With the fields of :func:`scipy.optimize.least_squares`: ``x``, ``cost`` (the
-        robust objective), ``fun`` (residuals), ``jac``, ``grad`` (of the robust
-        objective), ``optimality`` (the largest entry of the gradient that bounds do not
-        hold), ``active_mask`` (-1 and 1 where x is on a lower or upper bound),
-        ``nfev``, ``njev``, ``status``, ``message`` and ``success``. Further ``nit``,
-        ``weights`` (exact confidence weights at x, one per residual vector), ``tau``
-        (the width that was used), ``fixed`` (mask of fixed parameters),
-        ``upper_bound`` (the upper bound on which the last step was made) and
-        ``history`` (a `Bunch` of one array per quantity and one entry per iteration,
-        which :class:`ConvergenceDisplay` draws). ``status`` is 1, 2 or 3 if gtol, ftol
-        or xtol was met, 0 if max_nfev was reached, -2 if the callback stopped the run,
-        -3 if no step could be accepted any more, and -4 if the run was interrupted
-        (Ctrl-C), which keeps the best point so far.
+        Result with the fields of :func:`scipy.optimize.least_squares`: ``x``, ``cost``
+        (the robust objective), ``fun`` (residuals), ``jac``, ``grad`` (of the robust
+        objective), ``optimality`` (largest entry of the gradient, except where bounds
+        are active), ``active_mask`` (-1 or 1 where x is on a lower or upper bound),
+        ``nfev``, ``njev``, ``status``, ``message`` and ``success``. Additional fields
+        are ``nit``, ``weights`` (exact confidence weights at x, one per residual
+        vector), ``tau`` (the width that was used), ``fixed`` (mask of fixed
+        parameters), ``upper_bound`` (the upper bound on which the last step was made)
+        and ``history`` (a `Bunch` with one array per quantity and one entry per
+        iteration; use :class:`ConvergenceDisplay` to plot it). ``status`` is 1, 2 or 3
+        if gtol, ftol or xtol is satisfied, 0 if max_nfev was reached, -2 if the
+        callback stopped the optimisation, -3 if no further step could be accepted, and
+        -4 if the optimisation was interrupted (Ctrl-C), in which case the best point so
+        far is returned.
 
-        ``result.covariance()`` estimates the covariance of the parameters, from the
-        residuals that have weight. With a structure it returns two arrays: the
-        covariance of the first group, and that of each block of the second.
+        ``result.covariance()`` estimates the covariance of the parameters from the
+        residuals that have weight. With a structure, it returns two arrays: the
+        covariance of the first group, and that of each block of the second group.
 
     See Also
     --------
-    HalfQuadraticRobustRegressor : Linear models, with scale and start chosen.
+    HalfQuadraticRobustRegressor : Linear models, with automatic scale and start.
     BlockStructure : Two groups of parameters.
 
     Notes
     -----
     ``history.lower_bound`` is the robust objective at the beginning of each iteration.
-    Under "regemm", ``history.upper_bound`` at accepted steps never increases as long as
-    that criterion runs. Once its certificate is tight, the remaining iterations use
-    exact weights. A rejected step changes nothing but the damping.
+    With "regemm", ``history.upper_bound`` at accepted steps never increases as long as
+    that criterion is in use. Once its certificate is tight, the remaining iterations
+    use exact weights. A rejected step only changes the damping.
 
-    Looser weights at the beginning may lead away from an x0 that was better than where
-    they arrive. The point of the lowest robust cost is remembered; if it is lower than
-    that of the end, exact weights go on from it, and the message says so.
+    Inaccurate weights in the first iterations may lead away from a good x0. The point
+    with the lowest robust cost is therefore stored. If its cost is lower than that of
+    the final point, the optimisation continues from it with exact weights, and the
+    message reports this.
 
-    With ``tau="auto"`` the width is the kernel's tuning constant (95% efficiency for
-    normal noise) times the scale of a normal core among the residuals, which
-    ``result.scale`` tells. Rough fits find it: from x0 with exact weights, in case x0
-    is good; with the criterion and ever narrower kernels, in case it is not; and, for
-    up to 10 parameters, by least squares on 22 parts of the residuals. That takes about
-    400 evaluations of `fun` for 3 parameters. The likeliest, with a core of at least
-    30% of the residual vectors, is refined. `max_nfev` is for the last fit alone.
+    With ``tau="auto"``, the width is the tuning constant of the kernel (95% efficiency
+    for normal noise) times the scale of a normal core of the residuals,
+    ``result.scale``. It is found by approximate fits: from x0 with exact weights, in
+    case x0 is good; with the criterion and increasingly narrow kernels, in case it is
+    not; and, for up to 10 parameters, by least squares on 22 subsets of the residuals.
+    This takes about 400 evaluations of `fun` for 3 parameters. The most likely fit with
+    a core of at least 30% of the residual vectors is refined. `max_nfev` only applies
+    to the last fit.
 
-    Levenberg-Marquardt steps do not minimise the upper bound, so that the constants of
-    "regemm" are smaller here than in the paper, which tightens weights more slowly and
-    ends in better minima after more iterations. ``eta=0.5`` takes about a third of the
-    iterations. "graduated" is ``criteria.Graduated(n_iter_per_level=8)`` here.
+    Levenberg-Marquardt steps do not minimise the upper bound. The constants of "regemm"
+    are therefore smaller than in the paper, so that the accuracy of the weights
+    increases more slowly. This leads to better minima, but takes more iterations.
+    ``eta=0.5`` takes about a third of the iterations. "graduated" stands for
+    ``criteria.Graduated(n_iter_per_level=8)``.
 
     With a structure, memory grows with the number of residual vectors and of pairs of
     them that share a block of the second group. Bundle adjustment with 6 + 3 parameters
-    and 1,135,000 observations took 1.5 GB in all, the example's own arrays included
-    (``examples/benchmarks/bundle_speed.py --large``). Reduced systems of up to 4000
-    unknowns are dense.
+    and 1,135,000 observations required 1.5 GB in total, including the arrays of the
+    example itself (``examples/benchmarks/bundle_speed.py --large``). Reduced systems of
+    up to 4000 unknowns are dense.
 
     References
     ----------
@@ -334,8 +345,8 @@ def robust_least_squares(
         model.sparsity = arguments.checked_sparsity(jac_sparsity, shape)
     if isinstance(x_scale, str) and isinstance(point.jacobian, LinearOperator):
         raise ValueError(
-            "x_scale='jac' needs the columns of the Jacobian, and jac returned a "
-            "LinearOperator: give the sizes of the parameters."
+            "x_scale='jac' needs the columns of the Jacobian, but jac returned a "
+            "LinearOperator. Pass the sizes of the parameters instead."
         )
     kernel = checked_kernel(kernel, known_inliers, len(point.residual), criterion)
     max_nfev = 100 * x0.size if max_nfev is None else max_nfev
@@ -358,7 +369,7 @@ def robust_least_squares(
 
 def _make_problem(model, kernel, tau, point, sample_weight=None):
     n = len(point.residual)
-    # Numbers for each row need all rows in one chunk.
+    # Values per row require all rows in one chunk.
     whole = isinstance(kernel, WithKnownInliers) or np.ndim(tau) > 0
     rows = Rows(None, n, chunk_size=n if whole else None)
     sample_weight = np.ones(n) if sample_weight is None else sample_weight
@@ -366,13 +377,13 @@ def _make_problem(model, kernel, tau, point, sample_weight=None):
 
 
 def _with_found_width(model, start, kernel, criterion, max_nfev, options):
-    """The result for a width that the residuals suggest."""
+    """The result for a width that is estimated from the residuals."""
     base = getattr(kernel, "kernel", kernel)
     constant = base.tuning_constant(model.residual_dim)
     if not np.isfinite(constant):  # least squares has no width
         constant = 1.0
 
-    # Rough fits need no slow tightening.
+    # Approximate fits do not need the smaller constants.
     is_regemm = isinstance(criterion, RelaxedGeneralized)
     rough = RelaxedGeneralized() if is_regemm else criterion
 
@@ -387,8 +398,8 @@ def _with_found_width(model, start, kernel, criterion, max_nfev, options):
         problem = _make_problem(model, Quadratic(), 1.0, point, mask.astype(float))
         budget = model.n_fun + _SUBSET_NFEV
         run = Run(problem, budget, _SEARCH_TOLERANCES)
-        # A few residuals may lead anywhere, even where fun cannot be evaluated; that it
-        # works has been seen elsewhere.
+        # A fit to a few residuals may lead anywhere, even where fun cannot be
+        # evaluated. Errors of fun in general are found by the other fits.
         with np.errstate(all="ignore"):
             try:
                 status, point, _ = run.minimize(point, Fixed(EXACT))
@@ -434,7 +445,8 @@ def _warn(result, ftol):
 def _named_criterion(criterion, eta, eta_prime, rho):
     if isinstance(criterion, Alternating):
         raise ValueError(
-            "criterion=Alternating() is for the contrastive Hebbian estimators only."
+            "criterion=Alternating() is only supported by the contrastive Hebbian "
+            "estimators."
         )
     if isinstance(criterion, str) and criterion == "joint":
         return Joint()

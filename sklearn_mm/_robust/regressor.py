@@ -380,13 +380,14 @@ class HalfQuadraticRobustRegressor(
         Parameters
         ----------
         X : {array-like, sparse matrix} of shape (n_samples, n_features)
-            Training data; see Notes for data larger than memory.
+            Training data. See the Notes for data larger than memory.
 
         y : array-like of shape (n_samples,) or (n_samples, n_outputs)
-            Targets.
+            Target values.
 
         sample_weight : array-like of shape (n_samples,), default=None
-            Weight of each row; a weight of k is the same as k copies of the row.
+            Weight of each row. A weight of k is equivalent to repeating the row k
+            times.
 
         Returns
         -------
@@ -474,10 +475,10 @@ class HalfQuadraticRobustRegressor(
         if isinstance(self.criterion, Joint | Alternating):
             name = type(self.criterion).__name__
             where = {
-                "Joint": "robust_least_squares only, which takes linear residuals too",
-                "Alternating": "the contrastive Hebbian estimators only",
+                "Joint": "robust_least_squares, which also accepts linear residuals",
+                "Alternating": "the contrastive Hebbian estimators",
             }
-            raise ValueError(f"criterion={name}() is for {where[name]}.")
+            raise ValueError(f"criterion={name}() is only supported by {where[name]}.")
         return get_criterion(
             self.criterion,
             eta=self.eta,

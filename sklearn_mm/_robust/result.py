@@ -1,4 +1,4 @@
-"""What `robust_least_squares` returns."""
+"""Result of `robust_least_squares`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from sklearn_mm.kernels import Kernel
 
 @dataclass(frozen=True)
 class Fit:
-    """What the covariance needs besides the result's own fields."""
+    """What the covariance needs in addition to the fields of the result."""
 
     kernel: Kernel
     base_kernel: Kernel  # without known inliers
@@ -37,44 +37,44 @@ class Fit:
 
 
 class RobustLeastSquaresResult(OptimizeResult):
-    """An `OptimizeResult` that knows the covariance of its parameters."""
+    """`OptimizeResult` with a method for the covariance of the parameters."""
 
     def __init__(self, fields: dict[str, Any], fit: Fit) -> None:
         super().__init__(fields)
-        # Beside the fields, not among them.
+        # Stored as an attribute, so that it is not among the fields.
         object.__setattr__(self, "_fit", fit)
 
     def __reduce__(self) -> Any:
         return RobustLeastSquaresResult, (dict(self), self._fit)
 
     def covariance(self, *, absolute: bool = False) -> Any:
-        """Estimated covariance of the parameters at the solution.
+        """Estimate the covariance of the parameters at the solution.
 
         Parameters
         ----------
         absolute : bool, default=False
-            Whether residuals are in units of their standard deviations, so that the
-            size of the noise is known. By default it is estimated from the residuals.
+            Whether the residuals are in units of their standard deviations, so that the
+            scale of the noise is known. If False, it is estimated from the residuals.
 
         Returns
         -------
         covariance : ndarray of shape (n, n)
             The covariance. Rows and columns of fixed parameters are zero. With a
-            `structure`, a pair: the covariance of the first group, a matrix, and that
-            of each block of the second group, shape (n_second, second_dim, second_dim).
+            `structure`, a pair: the covariance of the first group, and that of each
+            block of the second group, of shape (n_second, second_dim, second_dim).
 
         Notes
         -----
-        Outliers count by their weights; the size of the noise, and what the kernel
-        loses compared with least squares, are estimated from the residuals that have
-        weight. The formula is that of an M-estimate for noise of the same size
-        everywhere, with Huber's correction for the number of parameters. With the
-        quadratic kernel it is that of :func:`scipy.optimize.curve_fit`. Bounds are not
-        accounted for.
+        Outliers contribute according to their weights. The scale of the noise, and the
+        loss of efficiency compared with least squares, are estimated from the residuals
+        that have weight. The formula is that of an M-estimate for noise of constant
+        variance, with Huber's correction for the number of parameters. With the
+        quadratic kernel, it is that of :func:`scipy.optimize.curve_fit`. Bounds are not
+        taken into account.
 
-        Where the Jacobian does not have full rank, as in bundle adjustment without a
-        fixed frame of reference, there is a warning, and the result is a
-        pseudo-inverse: it leaves out what is not determined.
+        If the Jacobian does not have full rank, as in bundle adjustment without a fixed
+        frame of reference, a warning is raised, and the result is a pseudo-inverse,
+        which ignores what is not determined.
         """
         fit, weights = self._fit, self.weights
         residual = self.fun.reshape(-1, fit.residual_dim)
@@ -93,13 +93,13 @@ class RobustLeastSquaresResult(OptimizeResult):
             warn_user(
                 "The Jacobian at the solution does not have full rank: the data do not "
                 f"determine all of the parameters {_listed(names)}. Their covariance "
-                "leaves out what is not determined; fix some of them to have the rest."
+                "ignores what is not determined. Fix some of them to obtain the others."
             )
         moments = psi_moments(
             fit.kernel, residual, fit.tau, base_kernel=fit.base_kernel
         )
         if absolute:
-            # mean(psi**2) / mean(psi')**2 is known, for noise of size one.
+            # mean(psi**2) / mean(psi')**2 is known for noise of unit scale.
             width = float(np.median(fit.tau))
             lost = fit.base_kernel.efficiency(width, fit.residual_dim)
             factor = moments.weight / lost
@@ -108,9 +108,9 @@ class RobustLeastSquaresResult(OptimizeResult):
         if not np.isfinite(factor):
             warn_user(
                 f"There are {moments.count:g} residuals of positive weight for "
-                f"{free.sum()} parameters: their covariance cannot be estimated."
+                f"{free.sum()} parameters. Their covariance cannot be estimated."
             )
-            # As in scipy; those of fixed parameters are zero all the same.
+            # Infinite as in scipy, but still zero for fixed parameters.
             blocks = [np.abs(block) for block in blocks]
         with np.errstate(invalid="ignore"):
             blocks = [np.where(block == 0.0, 0.0, factor * block) for block in blocks]
@@ -134,7 +134,7 @@ def _listed(numbers: Any) -> str:
 def make_result(
     run: Run, status: int, point: Any, upper: float
 ) -> RobustLeastSquaresResult:
-    """The result of a run that has ended at a point."""
+    """Make the result of a run from its last point."""
     problem = run.problem
     model, kernel = problem.model, problem.kernel
     weights = problem.confidence(point)

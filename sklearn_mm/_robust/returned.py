@@ -1,6 +1,6 @@
-"""What the user's functions return, checked.
+"""Validation of the return values of user functions.
 
-Errors name the function, what it should return and what it did.
+Errors name the function, the expected return value and the actual one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sklearn_mm._solver.roles import Array
 
 @dataclass(frozen=True)
 class Returned:
-    """What is expected of residuals and Jacobians."""
+    """Expected properties of residuals and Jacobians."""
 
     residual_dim: int
     structure: BlockStructure | None
@@ -29,20 +29,20 @@ class Returned:
     def residuals(
         self, value: Any, size: int | None, is_complex: bool = False
     ) -> Array:
-        """Residuals as a vector of floats; `size` is their number, once it is known."""
+        """Residuals as a vector of floats. `size` is their number, if known."""
         if value is None:
             raise ValueError(
-                "fun must return the residuals, a one-dimensional array; it returned "
-                "None. Is there a return statement?"
+                "fun must return the residuals as a one-dimensional array, but it "
+                "returned None. Is the return statement missing?"
             )
-        # A copy: the function may return the same buffer every time.
+        # Copy, since the function may return the same buffer every time.
         value = np.atleast_1d(np.array(value))
         if np.iscomplexobj(value) != is_complex:
             if is_complex:
                 raise ValueError(
-                    "jac='cs' needs a function that can be evaluated with complex "
-                    "parameters, and returns complex residuals then; fun returned real "
-                    "ones. Use jac='3-point' instead."
+                    "jac='cs' requires a function that returns complex residuals for "
+                    "complex parameters, but fun returned real residuals. Use "
+                    "jac='3-point' instead."
                 )
             raise ValueError(
                 "fun must return real residuals, got complex ones. For complex data, "
@@ -59,17 +59,15 @@ class Returned:
                 f"multiple of residual_dim={self.residual_dim}."
             )
         if size is not None and value.size != size:
-            raise ValueError(
-                f"fun returned {value.size} residuals after {size} at the start."
-            )
+            raise ValueError(f"fun returned {value.size} residuals, but {size} at x0.")
         return value
 
     def jacobian(self, value: Any, size: int, theta: Array) -> Any:
-        """The Jacobian, if it fits the residuals, which are `size`."""
+        """The Jacobian, if it is compatible with `size` residuals."""
         if value is None:
             raise ValueError(
-                "jac must return the Jacobian; it returned None. Is there a return "
-                "statement?"
+                "jac must return the Jacobian, but it returned None. Is the return "
+                "statement missing?"
             )
         if self.structure is not None:
             s, n = self.structure, size // self.residual_dim
@@ -108,11 +106,12 @@ class Returned:
             )
         if shape[1] == 0:
             raise ValueError(
-                "jac returned a matrix without columns: there is nothing to move."
+                "jac returned a matrix without columns: there is nothing to optimise."
             )
         if self.fixed is not None and shape[1] != len(self.fixed):
             raise ValueError(
-                f"fixed has {len(self.fixed)} entries, the Jacobian {shape[1]} columns."
+                f"fixed has {len(self.fixed)} entries, but the Jacobian has {shape[1]} "
+                "columns."
             )
 
 
@@ -133,23 +132,23 @@ def _numbers(name: str, value: Any, dtype: Any) -> Any:
 
 
 def check_start(point: Any, structure: BlockStructure | None) -> None:
-    """The residuals at the start must be usable."""
+    """Check the residuals at the start."""
     r = point.residual
     if not np.isfinite(r).all():
         raise ValueError(
             f"fun returned {np.sum(~np.isfinite(r))} residuals at x0 that are not "
-            "finite."
+            "finite. Residuals must be finite at the initial point."
         )
     check_size("The largest residual at x0", np.abs(r).max(), smallest=0.0)
     if structure is None:
         return
     if structure.n_parameters != point.theta.size:
         raise ValueError(
-            f"structure describes {structure.n_parameters} parameters, x0 has "
+            f"structure describes {structure.n_parameters} parameters, but x0 has "
             f"{point.theta.size}."
         )
     if structure.n_residuals != len(r):
         raise ValueError(
-            f"structure describes {structure.n_residuals} residual vectors, fun "
-            f"returned {len(r)} of {r.shape[1]} entries."
+            f"structure describes {structure.n_residuals} residual vectors, but fun "
+            f"returned {len(r)} with {r.shape[1]} entries."
         )

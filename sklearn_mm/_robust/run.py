@@ -1,7 +1,7 @@
-"""One run of nonlinear least squares: the criterion's stage, then exact weights.
+"""A run of nonlinear least squares: first with the criterion, then with exact weights.
 
-The best point is remembered on the way. Where weights that were loose at first have led
-to a worse one, exact weights go on from it.
+The best point is stored. If the inaccurate weights of the first stage have led to a
+worse point, the run continues from the best one with exact weights.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ from sklearn_mm.criteria import Criterion, Fixed
 
 # Effort of exact weights, and of weights that are all one.
 EXACT, _ALL_ONES = 1.0, 0.0
-# The criterion's run hands over to exact weights when its own stopping rule holds to
-# this relative accuracy: from there on the bounds are tight.
+# Exact weights take over from the criterion when its stopping rule holds with this
+# relative tolerance, since the bounds are tight from then on.
 _HANDOVER = 1e-3
 # The same for joint minimisation, which stops by the change in a single step.
 _JOINT_HANDOVER = 1e-6
-# Failures in a row after which a run ends: the damping has grown by 2**465.
+# Consecutive failures after which a run ends: the damping has grown by 2**465.
 _MAX_REJECTED = 30
-# Costs that differ by less than this share are the same.
+# Costs with a smaller relative difference are considered equal.
 _SAME_COST = 1e-12
-# A point that exact weights have not polished yet is given up for an earlier one if its
-# cost is higher by more than this share.
+# A point that has not been refined with exact weights yet is replaced by an earlier one
+# if its cost is higher by more than this fraction.
 _CLEARLY_WORSE = 1e-2
 
 _MESSAGES = {
-    -4: "Interrupted by the user: the best point of the steps made so far is kept.",
-    -3: "No step decreased the upper bound any more.",
-    -2: "The callback asked to stop.",
+    -4: "Interrupted by the user. The best point so far is returned.",
+    -3: "No further step decreased the upper bound.",
+    -2: "The callback requested termination.",
     0: "The maximum number of function evaluations, max_nfev, was reached.",
     1: "`gtol` termination condition is satisfied.",
     2: "`ftol` termination condition is satisfied.",
@@ -49,13 +49,12 @@ _MESSAGES = {
 }
 INTERRUPTED, STALLED, _CALLBACK, _MAX_NFEV, _GTOL, _FTOL, _XTOL = _MESSAGES
 _EARLIER = (
-    " The steps had led to a higher robust cost than that of {}, which is the better "
-    "point."
+    " The steps led to a higher robust cost than that of {}, which is used instead."
 )
 
 
 class Run:
-    """The criterion's stage, then exact weights; prints, calls back, keeps the best."""
+    """Run the criterion's stage, then exact weights, and store the best point."""
 
     def __init__(
         self,
@@ -93,7 +92,7 @@ class Run:
         better = self.better(point)
         if better is point:
             return status, point, result.memory.previous_upper
-        # Weights that are loose at first may lead away from a good point.
+        # Inaccurate weights in the first stage may lead away from a good point.
         if status in (INTERRUPTED, _CALLBACK) or self._left() <= 0:
             return status, better, result.memory.previous_upper
         result = self._exact_stage().run(
@@ -108,7 +107,7 @@ class Run:
     def _criterion_stage(
         self, point: Any, criterion: Criterion
     ) -> tuple[Stage | None, Any, Callable[[Any], Any]]:
-        """The stage, where it starts, and the way back to the problem's points."""
+        """The stage, its first point, and a map to the points of the problem."""
         ftol = self._tolerances[0]
         step = LevenbergMarquardtStep()
         if isinstance(criterion, Joint):
@@ -129,7 +128,7 @@ class Run:
         return Stage(self.problem, criterion, step, ftol, EXACT, monitor)
 
     def _left(self) -> int:
-        # Iterations without an evaluation (systems that were not solvable) count too.
+        # Iterations without an evaluation (due to singular systems) count as well.
         return self._max_nfev - max(self.problem.model.n_fun, len(self.history) + 1)
 
     def _status(self, result: Any) -> int:
@@ -143,17 +142,17 @@ class Run:
         }[result.status]
 
     def message(self, status: int) -> str:
-        """Why the run ended, in words."""
+        """Description of the reason for termination."""
         return _MESSAGES[status] + self.remark
 
     def see(self, point: Any, cost: float) -> None:
-        """Hear of the cost at a point before it is left."""
+        """Store the point if its cost is the lowest so far."""
         if cost < self._best_cost:
             self._best, self._best_cost = point.bare(), cost
             self._best_iteration = len(self.history)
 
     def better(self, point: Any, share: float = _SAME_COST) -> Any:
-        """The point, or an earlier one whose cost was lower by more than a share."""
+        """The point, or an earlier one whose cost is lower by more than a fraction."""
         cost = self.problem.objective(point)
         if not self._best_cost < cost - share * abs(cost):
             return point
@@ -162,7 +161,7 @@ class Run:
         return self._best
 
     def update(self, point: Any, record: dict[str, Any]) -> bool:
-        """Tell of an iteration; True if the callback asks to stop."""
+        """Report an iteration; True if the callback requests termination."""
         if self._verbose > 1:
             self._print(record)
         if self._callback is None:
@@ -210,7 +209,7 @@ def _inner(point: Any) -> Any:
 
 
 class StageMonitor(Monitor):
-    """Tells the run of every iteration, and tests xtol and gtol where they are given.
+    """Report each iteration to the run, and test xtol and gtol if they are given.
 
     `to_inner` maps the points of the stage to those of the problem.
     """
@@ -230,7 +229,7 @@ class StageMonitor(Monitor):
         self._run.see(self._to_inner(point), inferred.trial.lower)
 
     def end(self, point: Any, record: dict[str, Any]) -> bool:
-        """True if the run is to stop, for the reason that it then has."""
+        """True if the run has to stop; sets the reason."""
         point = self._to_inner(point)
         if self._run.update(point, record):
             return True

@@ -1,4 +1,4 @@
-"""The table of coefficients that statisticians know."""
+"""Table of coefficients."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from sklearn_mm._robust.inference import Inference
 from sklearn_mm._solver.roles import Array
 
 _PENALISED = (
-    "Coefficients are penalised (alpha > 0): their bias is not known, so that there "
-    "are no tests and no intervals."
+    "Coefficients are penalised (alpha > 0). Their bias is not known, so that tests "
+    "and intervals are not available."
 )
 _FEW_ROWS = (
-    "There are not more rows of positive weight than coefficients: the size of the "
-    "noise, and with it the errors, cannot be told."
+    "There are not more rows of positive weight than coefficients. The noise scale, "
+    "and therefore the standard errors, cannot be estimated."
 )
 _OPEN = (
-    "The data do not determine all coefficients (collinear or constant columns): those "
-    "without errors could be exchanged for others."
+    "The data do not determine all coefficients (collinear or constant columns). Those "
+    "without standard errors are not unique."
 )
 
 
@@ -30,8 +30,8 @@ _OPEN = (
 class RobustSummary:
     """Coefficients with standard errors, tests and intervals, and facts about the fit.
 
-    Made by :meth:`HalfQuadraticRobustRegressor.summary`. ``print`` shows it as text, a
-    notebook as HTML.
+    Returned by :meth:`HalfQuadraticRobustRegressor.summary`. It is displayed as text by
+    ``print`` and as HTML in notebooks.
 
     Parameters
     ----------
@@ -39,19 +39,19 @@ class RobustSummary:
         Name of the estimator.
 
     facts : tuple of (str, str)
-        What is known about the fit, name and value.
+        Names and values of facts about the fit.
 
     names : tuple of str
-        Names of the coefficients, that of the intercept last.
+        Names of the coefficients, with the intercept last.
 
     columns : tuple of str
-        Names of the table's columns.
+        Names of the columns of the table.
 
     tables : ndarray of shape (n_outputs, n_coefficients, n_columns)
         One table per output.
 
     notes : tuple of str
-        What cannot be told, and why.
+        What is not available, and the reason.
     """
 
     title: str
@@ -65,16 +65,16 @@ class RobustSummary:
     def of(
         cls, model: Any, inference: Inference, plane: Array, level: float
     ) -> RobustSummary:
-        """The summary of a fitted model.
+        """Make the summary of a fitted model.
 
         Parameters
         ----------
         model : estimator
             The fitted model.
         inference : Inference
-            What is known of its coefficients.
+            What is known about its coefficients.
         plane : ndarray of shape (n_outputs, q)
-            Coefficients, the intercept last.
+            Coefficients, with the intercept last.
         level : float
             Probability of the intervals.
         """
@@ -106,13 +106,13 @@ class RobustSummary:
         )
 
     def to_frame(self) -> Any:
-        """The table as a data frame of pandas.
+        """Convert the table to a pandas data frame.
 
         Returns
         -------
         frame : pandas.DataFrame
-            One row per coefficient; with several outputs, indexed by output and
-            coefficient.
+            One row per coefficient. With several outputs, rows are indexed by output
+            and coefficient.
 
         Examples
         --------
@@ -129,7 +129,7 @@ class RobustSummary:
             import pandas as pd
         except ImportError as error:
             raise ImportError(
-                "to_frame requires pandas: pip install pandas."
+                "to_frame requires pandas. Install it with `pip install pandas`."
             ) from error
         index: Any = pd.Index(self.names, name="coefficient")
         if len(self.tables) > 1:
@@ -182,7 +182,7 @@ class RobustSummary:
 def _tests(
     plane: Array, error: Array, inference: Inference, level: float
 ) -> dict[str, Array]:
-    """Columns with tests of coefficients being zero, and intervals."""
+    """Columns with intervals and tests of the hypothesis that coefficients are zero."""
     freedom = inference.freedom[:, None]
     with np.errstate(divide="ignore", invalid="ignore"):
         t = plane / error
@@ -198,7 +198,7 @@ def _tests(
 
 def _facts(model: Any, inference: Inference, level: float) -> list[tuple[str, str]]:
     mask = getattr(model, "inlier_mask_", None)
-    if mask is None:  # it was left where the rows are
+    if mask is None:  # it was not pickled with the model
         rows = f"sum of sample weights {inference.n_rows:.6g}"
     else:
         n, flagged = len(mask), int(np.sum(~mask))

@@ -21,13 +21,13 @@ from sklearn_mm._solver.roles import (
 
 
 class Status(enum.Enum):
-    """Why a run ended; the value is a message for users."""
+    """Reason for termination; the value is a message for users."""
 
     CONVERGED = "the stopping rule of the criterion was met"
     MAX_ITER = "the maximum number of iterations was reached"
     STOPPED = "a callback asked to stop"
     INTERRUPTED = "interrupted by the user"
-    STALLED = "no step was accepted any more"
+    STALLED = "no further step was accepted"
     DIVERGED = "the upper bound is no longer finite"
 
 
@@ -42,7 +42,7 @@ class Result:
 
 
 def whole_batch() -> Iterable[Batch]:
-    """One batch that holds every row."""
+    """A single batch that contains all rows."""
     return (ALL_ROWS,)
 
 
@@ -63,35 +63,36 @@ def minimize(
 ) -> Result:
     """Majorize and minimize until the criterion's stopping rule holds.
 
-    An epoch goes through ``batches()``; on each, latents are inferred as accurately as
-    the criterion asks and theta is moved on the upper bound that they define
-    (Algorithms 1 to 3 of the paper, and 4 with a restarting inference).
+    An epoch iterates over ``batches()``. On each batch, latent variables are inferred
+    as accurately as the criterion requires, and theta is updated by a step on the upper
+    bound that they define (Algorithms 1 to 3 of the paper, and 4 with a restarting
+    inference).
 
     Parameters
     ----------
     problem : LatentProblem
-        What to minimise.
+        The problem to minimise.
     point : Point
-        Where to start: ``problem.at(theta)``.
+        Starting point, ``problem.at(theta)``.
     inference, step : Inference, Step
         How latents are inferred, and how theta is moved.
     memory : Memory
-        What criteria know before the first round.
+        Memory of criteria before the first iteration.
     history : History
-        Gets a row for every update.
+        Records one row per update.
     max_iter : int
-        Largest number of epochs.
+        Maximum number of epochs.
     tol : float or None
-        Tolerance of the criterion's stopping rule; None if it is not to be asked.
+        Tolerance of the criterion's stopping rule. If None, it is not used.
     batches : callable, default=whole_batch
         Returns the batches of an epoch.
     monitor : Monitor, default=None
-        Hears of updates and epochs.
+        Notified of updates and epochs.
     max_rejected : int, default=10
-        The run ends after more rejected steps in a row.
+        The run ends after more consecutive rejected steps.
     interruptible : bool, default=False
-        Whether a KeyboardInterrupt ends the run with the last update that was
-        finished. Before the first one it is raised, as it always is otherwise.
+        Whether a KeyboardInterrupt ends the run with the last completed update. Before
+        the first update, or if False, it is raised.
 
     Returns
     -------

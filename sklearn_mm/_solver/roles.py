@@ -1,17 +1,17 @@
-"""The four roles of the solver, and the small records that pass between them.
+"""The four roles of the solver, and the records that are passed between them.
 
-A *problem* bounds J(theta) from both sides for a given effort, a *criterion* says
-whether the bounds are close enough, an *inference* strategy raises the effort until
-they are, and a *step* moves theta on the upper bound. The loop in `loop.py` knows these
-four and nothing else.
+A *problem* gives lower and upper bounds of J(theta) for a given effort, a *criterion*
+decides whether the bounds are close enough, an *inference* strategy increases the
+effort until they are, and a *step* updates theta on the upper bound. The loop in
+`loop.py` only depends on these four.
 
-What is known at a theta is a *point*: the problem makes it, the loop carries it and
-hands it to inference and step, and a step returns the next one. What outlives a theta
-(a damping, a momentum, an effort learnt from earlier rounds) is declared state of the
-step or of the inference.
+What is known at a theta is a *point*: it is made by the problem and passed to inference
+and step by the loop, and a step returns the next one. What outlives a theta (a damping,
+a momentum, an effort learnt from earlier iterations) is declared as state of the step
+or of the inference.
 
-*Effort* always means "more is tighter". What it counts is up to the problem: passes of
-an iterative scheme, or 1/sigma in [0, 1] for half-quadratic weights.
+A larger *effort* always means tighter bounds. Its unit depends on the problem: passes
+of an iterative scheme, or 1/sigma in [0, 1] for half-quadratic weights.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ class Bounds:
     upper, lower : float
         The bounds.
     gradient : ndarray or None, default=None
-        Gradient of the upper bound in theta with the latents held fixed; needed by
-        gradient steps only.
+        Gradient of the upper bound with respect to theta for fixed latent variables.
+        Only needed by gradient steps.
     gap_curvature : float, default=0.0
-        The gap, each part of it multiplied by the curvature in theta where it arose:
-        about half the square of the error that it may leave in the gradient. Needed by
-        the stochastic criterion only.
+        The gap with each of its terms multiplied by the corresponding curvature in
+        theta. It is about half the squared error that the gap may cause in the
+        gradient. Only needed by the stochastic criterion.
     """
 
     upper: float
@@ -72,31 +72,31 @@ class Bounds:
 
 @dataclass
 class Proposal:
-    """What a step would do on a trial; steps add what they need to do it."""
+    """Proposed step for a trial. Subclasses add what the step needs."""
 
     decrease: float  # of the upper bound, achieved or guaranteed
 
 
 @dataclass(slots=True)
 class Trial:
-    """What inference at one effort arrived at; what a criterion looks at.
+    """Result of inference with one effort, which is passed to the criterion.
 
     Parameters
     ----------
     bounds : Bounds
         Bounds of J at the current theta.
     effort : float
-        The effort that was made.
+        The effort that was used.
     latent : object, default=None
-        The latent variables, in the problem's own form.
+        The latent variables, in the form used by the problem.
     propose : callable, default=None
-        Makes the step's proposal; called when that is first asked for, since it may
-        cost a linear solve.
+        Computes the proposal of the step. It is called on first access, since it may
+        require the solution of a linear system.
 
     Attributes
     ----------
     upper, lower, gap : float
-        The bounds, and their difference.
+        The bounds and their difference.
     """
 
     bounds: Bounds
@@ -115,7 +115,7 @@ class Trial:
 
     @property
     def proposal(self) -> Proposal:
-        """What the step would do."""
+        """The proposed step."""
         if self._proposal is None:
             assert self.propose is not None
             self._proposal = self.propose(self)
@@ -129,18 +129,18 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """All that criteria know of earlier rounds.
+    """What criteria know about earlier iterations.
 
     Parameters
     ----------
     previous_upper : float
-        The upper bound accepted in the previous round.
+        The upper bound accepted in the previous iteration.
     first_upper : float
-        The one of the start, as a yardstick for "zero".
+        The upper bound at the start, relative to which values are considered zero.
     iteration : int, default=0
-        Number of earlier rounds.
+        Number of earlier iterations.
     rejected : int, default=0
-        Number of steps in a row that were not accepted.
+        Number of consecutive steps that were not accepted.
     """
 
     previous_upper: float
@@ -150,11 +150,11 @@ class Memory:
 
     @classmethod
     def start(cls, upper: float) -> Memory:
-        """Memory of a run that begins at that upper bound."""
+        """Memory of a run that starts from the given upper bound."""
         return cls(previous_upper=upper, first_upper=upper)
 
     def after(self, trial: Trial, accepted: bool) -> Memory:
-        """Memory for the next round; a rejected step keeps the previous bound."""
+        """Memory for the next iteration; a rejected step keeps the previous bound."""
         return Memory(
             trial.upper if accepted else self.previous_upper,
             self.first_upper,
@@ -165,29 +165,29 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Inferred:
-    """Outcome of an inference strategy."""
+    """Result of an inference strategy."""
 
     trial: Trial
     satisfied: bool
-    work: float  # effort spent in all, discarded tries included
-    prescribed: bool = False  # the criterion had fixed the effort in advance
-    capped: bool = False  # the cap on effort was reached with the test unmet
+    work: float  # total effort, including discarded trials
+    prescribed: bool = False  # the criterion fixed the effort in advance
+    capped: bool = False  # the maximum effort did not satisfy the criterion
 
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """Outcome of a step: the next point, and how far it is from the last one.
+    """Result of a step: the next point and its distance from the last one.
 
     Parameters
     ----------
     point : Point
         What is known at the next theta.
     change : float
-        Size of the move in the step's own relative measure.
+        Size of the change of theta, in the relative measure of the step.
     accepted : bool, default=True
-        False if the point is the old one.
+        Whether the step was accepted. If False, the point is the previous one.
     info : dict
-        Further columns of the history.
+        Additional columns of the history.
     """
 
     point: Any
@@ -211,38 +211,38 @@ class LatentProblem(Protocol):
         """The point of a theta."""
 
     def start(self, batch: Batch) -> Any:
-        """Latent of a cold start on these rows."""
+        """Latent variables of a cold start on the given rows."""
 
     def infer(self, point: Any, latent: Any, effort: float) -> Any:
-        """Improve the latent by that effort; the argument's buffers may be reused."""
+        """Improve the latent variables by an effort; may reuse the given buffers."""
 
     def evaluate(self, point: Any, latent: Any) -> Bounds:
-        """Bounds of J, and the gradient where the step needs it."""
+        """Bounds of J, and the gradient if the step needs it."""
 
 
 class RestartedProblem(LatentProblem, Protocol):
-    """A problem whose latents are recomputed in every round, chunk by chunk."""
+    """A problem with latent variables that are recomputed in each iteration."""
 
     def cold_bounds(self, point: Any, effort: float) -> Bounds:
-        """Bounds of all rows with latents inferred from scratch, and thrown away."""
+        """Bounds of all rows with latent variables inferred from scratch."""
 
 
 class SurrogateProblem(LatentProblem, Protocol):
     """A problem whose upper bound can be minimised over theta in closed form."""
 
     def minimize_upper(self, point: Any, latent: Any) -> tuple[Array, float, float]:
-        """Minimiser, decrease of the upper bound, and relative size of the move."""
+        """Minimiser, decrease of the upper bound, and relative change of theta."""
 
 
 class NormalSystem(Protocol):
-    """Linearised least squares, ready to be solved for several dampings."""
+    """Linearised least-squares problem that can be solved for several dampings."""
 
     @property
     def gradient(self) -> Array:
         """Gradient of the upper bound."""
 
     def damped_step(self, damping: float) -> tuple[Array, float] | None:
-        """Step, and the decrease that the linear model predicts for it.
+        """Step and the decrease predicted by the linear model.
 
         The damping is relative to the diagonal of the normal matrix. None if the
         system cannot be solved.
@@ -253,32 +253,32 @@ class LeastSquaresProblem(LatentProblem, Protocol):
     """A problem whose upper bound is a sum of squares of nonlinear residuals."""
 
     def normal_system(self, point: Any, latent: Any) -> NormalSystem:
-        """The upper bound's Gauss-Newton model."""
+        """Gauss-Newton model of the upper bound."""
 
     def retract(self, point: Any, delta: Array) -> Array:
         """Theta moved by a step."""
 
     def decrease(self, point: Any, latent: Any, new: Any) -> float:
-        """Decrease of the upper bound from a point to another; nan if undefined."""
+        """Decrease of the upper bound between two points; nan if undefined."""
 
 
 class Criterion(Protocol):
-    """Says when an upper bound is good enough to move theta on it.
+    """Decides when an upper bound is accurate enough to update theta.
 
     Public base class: `sklearn_mm.criteria.Criterion`.
     """
 
     def satisfied(self, trial: Trial, memory: Memory) -> bool:
-        """Whether theta may be moved on this upper bound."""
+        """Whether theta may be updated on this upper bound."""
 
     def attainable(self, trial: Trial, memory: Memory) -> bool:
         """Whether more effort can satisfy the criterion."""
 
     def excessive(self, trial: Trial, memory: Memory) -> bool:
-        """Whether the bound is tighter than the criterion asks for."""
+        """Whether the bound is tighter than the criterion requires."""
 
     def prescribe(self, memory: Memory) -> float | None:
-        """The effort to make, for criteria that fix it in advance."""
+        """The effort to use, for criteria that fix it in advance."""
 
     def converged(self, trial: Trial, moved: Moved, memory: Memory, tol: float) -> bool:
         """Whether the run may end after this update."""
@@ -293,10 +293,10 @@ class Step(Protocol):
     def propose(
         self, problem: Any, point: Any, trial: Trial, rejected: Proposal | None = None
     ) -> Proposal:
-        """What the step would do on this trial.
+        """Propose a step for this trial.
 
-        After a rejected step, `rejected` is the proposal that was made for the same
-        point and latent.
+        After a rejected step, `rejected` is the proposal for the same point and latent
+        variables.
         """
 
     def take(self, problem: Any, point: Any, inferred: Inferred) -> Moved:
@@ -304,24 +304,24 @@ class Step(Protocol):
 
 
 class Inference(Protocol):
-    """Raises the effort until the criterion holds; owns latents and their buffers."""
+    """Increases the effort until the criterion holds; owns the latent variables."""
 
     criterion: Any
 
     def __call__(
         self, problem: Any, point: Any, batch: Batch, memory: Memory, step: Step
     ) -> Inferred:
-        """Infer latents of these rows, accurately enough at the point."""
+        """Infer latent variables of these rows accurately enough at the point."""
 
 
 class Monitor:
-    """Hears of every update and every epoch; this one keeps silent."""
+    """Notified of each update and each epoch. This base class does nothing."""
 
     def begin(self) -> None:
         """Called before an epoch."""
 
     def inferred(self, point: Any, inferred: Inferred) -> None:
-        """Called before every step with what it is made on."""
+        """Called before each step with the result of inference."""
 
     def end(self, point: Any, record: dict[str, float]) -> bool:
         """Called after an epoch with its last record; True stops the run."""

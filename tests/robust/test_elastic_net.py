@@ -180,7 +180,7 @@ def test_what_is_not_told(rng):
     model = regressor(alpha=5.0, l1_ratio=0.5).fit(X, y)
     assert model.covariance_ is None
     for ask in (model.conf_int, lambda: model.predict_interval(X)):
-        with pytest.raises(ValueError, match="no covariance with an L1 penalty"):
+        with pytest.raises(ValueError, match="not defined with an L1 penalty"):
             ask()
     assert "L1 penalty" in str(model.summary())
     with pytest.raises(ValueError, match="'l1_ratio' parameter"):

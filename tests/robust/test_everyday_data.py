@@ -154,7 +154,7 @@ def test_of_two_parallel_planes_the_larger_is_fitted(rng, n, shift):
 def test_majority_on_one_value_is_fitted_and_said(rng):
     X, y, _ = plane(rng, 100, 2)
     y[:60] = 0.0
-    with pytest.warns(ConvergenceWarning, match="60 % of the rows lie exactly"):
+    with pytest.warns(ConvergenceWarning, match="60% of the rows lie exactly"):
         model = fit(X, y)
     assert_allclose(model.coef_, 0.0, atol=1e-6)
 

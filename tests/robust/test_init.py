@@ -77,7 +77,7 @@ def test_a_previous_fit_comes_first(data, init):
 def test_a_previous_fit_of_another_shape(rng):
     data = Data(rng)
     for coef in (np.ones(2), np.ones((2, 3))):
-        with pytest.raises(ValueError, match="needs data of the same shape as before"):
+        with pytest.raises(ValueError, match="requires data of the same shape"):
             data.start("auto", (coef, np.zeros(len(np.atleast_2d(coef)))))
 
 

@@ -461,7 +461,7 @@ def test_warm_start(contaminated):
     model.fit(X, y + 0.01)
     assert_allclose(model.coef_, first, atol=0.02)
     with pytest.raises(
-        ValueError, match="warm_start=True needs data of the same shape"
+        ValueError, match="warm_start=True requires data of the same shape"
     ):
         model.fit(X[:, :2], y)
     assert model.n_features_in_ == 3
@@ -497,9 +497,11 @@ def test_joint_baseline(contaminated):
     ours = make(init="ols", scale=8.0, tuning=1.0).fit(X, y)
     assert_allclose(joint.cost, ours.history_.lower_bound[-1], rtol=1e-6)
     assert_allclose(joint.x[:3], ours.coef_, atol=1e-4)
-    with pytest.raises(ValueError, match="is for robust_least_squares"):
+    with pytest.raises(ValueError, match="only supported by robust_least_squares"):
         make(criterion=Joint()).fit(X, y)
-    with pytest.raises(ValueError, match="is for the contrastive Hebbian"):
+    with pytest.raises(
+        ValueError, match="is only supported by the contrastive Hebbian"
+    ):
         make(criterion=Alternating()).fit(X, y)
 
 
@@ -677,9 +679,7 @@ def test_useless_weights(contaminated, weight):
 @pytest.mark.parametrize("n", [1, 2, 3])
 def test_too_few_rows_interpolate_with_a_warning(rng, n):
     X, y = rng.normal(size=(n, 5)), rng.normal(size=n)
-    with pytest.warns(
-        ConvergenceWarning, match="do not show which of them are outliers"
-    ):
+    with pytest.warns(ConvergenceWarning, match="do not show which rows are outliers"):
         model = make().fit(X, y)
     assert_allclose(model.predict(X), y, atol=1e-8)
     reference = LinearRegression().fit(X, y)
@@ -702,7 +702,7 @@ def test_exact_plane(rng, criterion):
     assert_allclose(model.coef_, [1.0, 2.0, 3.0], atol=1e-9)
     assert model.inlier_mask_.all()
     y[:20] += rng.uniform(1, 100, size=20)
-    with pytest.warns(ConvergenceWarning, match="67 % of the rows lie exactly"):
+    with pytest.warns(ConvergenceWarning, match="67% of the rows lie exactly"):
         model = make(criterion=criterion).fit(X, y)
     assert_allclose(model.coef_, [1.0, 2.0, 3.0], atol=1e-9)
     assert_array_equal(model.inlier_mask_, np.arange(60) >= 20)

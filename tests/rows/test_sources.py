@@ -167,7 +167,7 @@ def test_features_are_counted_at_prediction(data):
 def test_early_stopping_needs_memory(data):
     X, y = data
     model = ContrastiveHebbianRegressor(early_stopping=True)
-    with pytest.raises(ValueError, match="needs X in memory"):
+    with pytest.raises(ValueError, match="requires X in memory"):
         model.fit(File(X, 1000), y)
 
 

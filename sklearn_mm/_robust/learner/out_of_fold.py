@@ -1,4 +1,4 @@
-"""Predictions of rows by fits that have not seen them."""
+"""Out-of-fold predictions."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ class OutOfFold:
 
 
 def partition(splits: Sequence[Split], n_samples: int) -> Sequence[Split]:
-    """The splits themselves, if every row is predicted exactly once."""
+    """Return the splits if each row is predicted exactly once, or raise an error."""
     predicted = np.concatenate([predict for _, predict in splits])
     if not np.array_equal(np.sort(predicted), np.arange(n_samples)):
         raise ValueError(
-            "cv must be a partition: every row has to be in the test set of exactly "
+            "cv must be a partition: each row must be in the test set of exactly "
             "one split, as with KFold or GroupKFold."
         )
     return splits
 
 
 def halves(splits: Sequence[Split]) -> Sequence[Split]:
-    """Two folds in place of several; rows that were together stay together."""
+    """Two folds made from several folds, which are kept together."""
     tests = [predict for _, predict in splits]
     middle = len(tests) // 2
     one, other = (np.concatenate(part) for part in (tests[:middle], tests[middle:]))

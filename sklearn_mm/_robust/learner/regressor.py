@@ -276,7 +276,7 @@ class RobustRegressor(
     @keep_state_on_error
     @_fit_context(prefer_skip_nested_validation=False)
     def fit(self, X, y, sample_weight=None):
-        """Fit the regressor, robustly.
+        """Fit the regressor robustly.
 
         Parameters
         ----------
@@ -315,7 +315,7 @@ class RobustRegressor(
         template = _seeded(self._template(), random_state)
         splits = self._splits(X, y, random_state)
         learner = OutOfFold(template, binned_once(template, X), splits, self.n_jobs)
-        # The plain fit comes first: errors of the estimator's own are raised here.
+        # Make the plain fit first, so that errors of the estimator are raised here.
         plain = learner.predict(y, targets.times(None))
         noise, start = self._start(learner, targets, plain)
         kept, history = self._rounds(learner, targets, noise, plain, start)
@@ -366,13 +366,13 @@ class RobustRegressor(
         return self.estimator
 
     def _template(self):
-        """A clone of the estimator, known to take weights."""
+        """Clone the estimator and check that it supports weights."""
         estimator = clone(self._learner())
         if weight_keyword(estimator) is None:
             raise ValueError(
                 f"The estimator {type(estimator).__name__} does not support sample "
-                "weights: RobustRegressor needs a regressor whose fit takes "
-                "sample_weight."
+                "weights. RobustRegressor requires a regressor whose fit method "
+                "accepts sample_weight."
             )
         return estimator
 
@@ -393,7 +393,7 @@ class RobustRegressor(
         return partition(list(check_cv(cv).split(X, y)), len(y))
 
     def _start(self, learner, targets, plain):
-        """Scale of the noise, and predictions that have left the outliers behind."""
+        """Scale of the noise, and out-of-fold predictions of a robust start."""
         coarse = replace(learner, splits=halves(learner.splits))
         start = robust_start(coarse, targets, plain)
         if isinstance(self.scale, str):
@@ -403,7 +403,7 @@ class RobustRegressor(
         return Noise(scale, np.ones(len(plain))), start
 
     def _rounds(self, learner, targets, noise, plain, start):
-        """The best round and the history of all of them."""
+        """The best round and the history of all rounds."""
         kernel = get_kernel(self.kernel)
         tuning = self.tuning
         if tuning is None:
@@ -416,7 +416,7 @@ class RobustRegressor(
         loss = RobustLoss(kernel, targets.weight * np.square(width * noise.local))
         plain_loss = loss.value(squares(plain))
         kept = _Kept(0, None, plain, plain_loss * (1.0 - _MARGIN))
-        # Where the start is not better than the plain fit, there was nothing to leave.
+        # If the start is not better than the plain fit, there was nothing to reject.
         at = start if loss.value(squares(start)) < plain_loss else plain
         criterion = get_criterion(
             self.criterion,
@@ -450,7 +450,7 @@ class RobustRegressor(
 
 @dataclass(frozen=True)
 class _Kept:
-    """A round: the weights of its fits, and what these predict out of fold."""
+    """A round: the weights of its fits and their out-of-fold predictions."""
 
     number: int
     confidence: np.ndarray | None  # None for the plain fit
@@ -471,7 +471,7 @@ def _print_round(record, number, plain_loss):
 
 
 def _check_targets(y):
-    """Targets as numbers; a column becomes a vector, with scikit-learn's warning."""
+    """Targets as numbers. A column is converted to a vector with a warning."""
     y = check_array(y, ensure_2d=False, dtype=np.float64, input_name="y")
     check_size("The largest absolute target", np.abs(y).max(), smallest=0.0)
     if y.ndim == 2 and y.shape[1] == 1:
@@ -480,7 +480,7 @@ def _check_targets(y):
 
 
 def _seeded(estimator, random_state):
-    """The estimator with numbers for those of its random states that are None."""
+    """The estimator with an int for each of its random states that is None."""
     seeds = {
         name: int(random_state.randint(np.iinfo(np.int32).max))
         for name, value in sorted(estimator.get_params(deep=True).items())
