@@ -266,7 +266,7 @@ class ContrastiveHebbianClassifier(ClassifierMixin, BaseContrastiveHebbian):
             labels = labels_in_blocks(X, y)
             if self.class_weight is not None:
                 raise ValueError(
-                    "class_weight needs y in memory. Pass sample_weight instead."
+                    "class_weight requires y in memory. Pass sample_weight instead."
                 )
         else:
             labels = y

@@ -1,4 +1,4 @@
-"""Parameters of the estimators: what is allowed, and what they stand for."""
+"""Constraints and resolved values of the parameters of the estimators."""
 
 from __future__ import annotations
 
@@ -60,18 +60,18 @@ CONSTRAINTS: dict = {
 
 
 def supports_partial_fit(estimator):
-    """Whether `partial_fit` makes sense; the name of the reason otherwise."""
+    """Whether `partial_fit` is available; raise an error with the reason if not."""
     criterion = estimator.criterion
     full = isinstance(criterion, str) and criterion in ("regemm", "alternating")
     if full or getattr(criterion, "needs_full_batch", False):
         raise AttributeError(
-            f"partial_fit is not available with criterion={criterion!r}, which needs "
-            "all rows in every update."
+            f"partial_fit is not available with criterion={criterion!r}, which "
+            "requires all rows in each update."
         )
     if estimator.solver == "gd":
         raise AttributeError(
-            "partial_fit is not available with solver='gd', which needs all rows in "
-            "every update. Use solver='sgd'."
+            "partial_fit is not available with solver='gd', which requires all rows in "
+            "each update. Use solver='sgd'."
         )
     return True
 
@@ -90,13 +90,13 @@ def criterion_of(estimator):
     decaying = estimator.solver == "sgd" and estimator.learning_rate == "invscaling"
     if decaying and not 0.5 < estimator.power_t <= 1.0:
         raise ValueError(
-            "learning_rate='invscaling' needs 0.5 < power_t <= 1, so that the "
-            "learning rates have an infinite sum and their squares a finite one; "
+            "learning_rate='invscaling' requires 0.5 < power_t <= 1, so that the sum "
+            "of the learning rates is infinite and that of their squares is finite; "
             f"got power_t={estimator.power_t}."
         )
     if isinstance(estimator.criterion, Joint | Graduated):
         name = type(estimator.criterion).__name__
-        raise ValueError(f"criterion={name}() is for robust estimation only.")
+        raise ValueError(f"criterion={name}() is only supported in robust estimation.")
     if estimator.criterion in ("alternating", Alternating()):
         return Alternating(estimator.n_passes)
     return get_criterion(
@@ -120,14 +120,14 @@ def batch_size_of(estimator, criterion, n_samples):
         return None if full else min(200, n_samples)
     reason = None
     if isinstance(criterion, Alternating):
-        reason = "criterion='alternating' keeps the activations of all rows"
+        reason = "criterion='alternating' stores the activations of all rows"
     elif compares:
         reason = (
             f"criterion={estimator.criterion!r} compares the bounds of successive "
-            "updates, which must be of the same rows"
+            "updates, which must use the same rows"
         )
     elif estimator.solver == "gd":
-        reason = "solver='gd' finds its step length on the objective of all rows"
+        reason = "solver='gd' determines its step length from the objective of all rows"
     if reason is not None:
         raise ValueError(
             f"batch_size={estimator.batch_size} is not possible: {reason}. Set "
@@ -170,7 +170,7 @@ _PENALTY, _PENALTY_OF_A_ROW = 5e-5, 1.0
 
 
 def learning_rate_of(estimator, n_samples):
-    """The value of `learning_rate_init` for so many rows; None if that is not known."""
+    """The value of `learning_rate_init` for a number of rows, None if it is unknown."""
     rate = estimator.learning_rate_init
     if not isinstance(rate, str):
         return float(rate)
@@ -181,7 +181,7 @@ def learning_rate_of(estimator, n_samples):
 
 
 def penalty_of(estimator, n_samples):
-    """The value of `alpha` for so many rows; None if that is not known."""
+    """The value of `alpha` for a number of rows, which is None if it is unknown."""
     if not isinstance(estimator.alpha, str):
         return float(estimator.alpha)
     return (

@@ -1,4 +1,4 @@
-"""Training of layered energies: what lies between the estimators and the solver."""
+"""Training of layered energies: connects the estimators with the solver."""
 
 from __future__ import annotations
 

@@ -290,7 +290,7 @@ def _data(
     if missing.all():
         raise ValueError("The data are NaN at all points.")
     if not numeric:
-        raise ValueError("nan_policy='omit' needs xdata to be an array.")
+        raise ValueError("nan_policy='omit' requires that xdata is an array.")
     return xdata[..., ~missing], ydata[~missing], ~missing
 
 

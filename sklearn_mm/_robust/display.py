@@ -259,9 +259,9 @@ class RobustFitDisplay:
         if kind not in _KINDS:
             raise ValueError(f"kind must be one of {_KINDS}. Got {kind!r} instead.")
         if kind == "fit" and self.curve is None:
-            raise ValueError("kind='fit' needs a single feature and a single output.")
+            raise ValueError("kind='fit' requires a single feature and output.")
         if kind == "influence" and self.leverage is None:
-            raise ValueError("kind='influence' needs leverages.")
+            raise ValueError("kind='influence' requires leverages.")
         import matplotlib.pyplot as plt
         from matplotlib.cbook import normalize_kwargs
         from matplotlib.collections import PathCollection

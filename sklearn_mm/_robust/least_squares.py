@@ -429,7 +429,7 @@ def _warn(result, ftol):
         warn_user(
             f"robust_least_squares stopped after {result.nit} iterations: "
             f"{result.message} Check that jac is the Jacobian of fun, and that fun is "
-            f"finite near x, or increase ftol (now {ftol})."
+            f"finite near x, or increase ftol (currently {ftol})."
         )
     if result.status == INTERRUPTED:
         warn_user(f"robust_least_squares: {result.message}")

@@ -70,7 +70,7 @@ class Frame:
 
     @property
     def shift(self) -> Array | None:
-        """What to subtract from rows lest moments about the mean lose digits."""
+        """What to subtract from rows so that moments about the mean keep digits."""
         far = np.abs(self.mean) > _FAR * self.scale
         return np.where(far, self.mean, 0.0) if far.any() else None
 
@@ -285,15 +285,15 @@ def dense_sums(
 ) -> tuple[Array, Array]:
     """Sums over blocks of rows, brought to standardised columns at the end.
 
-    Moments about `shift` are accumulated. It is zero, and the rows are used as they
-    stand, unless a column's mean is so large beside its spread that the transformation
-    to moments about the mean would lose digits.
+    Moments about `shift` are accumulated. It is zero, and the rows are used unchanged,
+    unless the mean of a column is so large compared with its spread that the
+    transformation to moments about the mean would lose digits.
     """
     (n, p), d = X.shape, residual.shape[1]
     shift = frame.shift
     root = np.sqrt(weights)[:, None]
-    # One matrix with all columns side by side, and few calls a block: threads wait for
-    # the interpreter's lock at every one.
+    # One matrix with all columns, and few calls per block: threads wait for the
+    # interpreter lock in each call.
     height = min(_block_rows(p), n)
     buffer = np.empty((height, p + d + 1))
     moments = np.zeros((p + d + 1, p + d + 1))

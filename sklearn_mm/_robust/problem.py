@@ -62,7 +62,7 @@ class HalfQuadraticProblem:
     model : LinearResidual or CallableResidual
         Makes points of thetas.
     rows : Rows
-        The columns beside which residuals lie.
+        The table of columns to which the residuals belong.
     kernel, tau : Kernel, float or ndarray
         The kernel and its width, or one for each row if all rows are one chunk.
     sample_weight : ndarray of shape (n_samples,)

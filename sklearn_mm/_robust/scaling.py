@@ -1,14 +1,13 @@
-"""The user's units and the solver's.
+"""Conversion between the units of the user and those of the solver.
 
-Users have X, y, sample weights and coefficients in whatever units they like. The solver
-works with a theta in standardised columns, with targets of median zero and spread one,
-and with weights of at most one. `Scaling` is the one place that leads from either to
-the other.
+X, y, sample weights and coefficients of the user may be in any units. The solver uses a
+theta for standardised columns, targets with median zero and unit spread, and weights of
+at most one. `Scaling` is the only place that converts between them.
 
-Centre and scale of the columns are for conditioning alone. One pass over the rows gives
-the moments about a provisional centre, the medians of a few rows. Where that is close
-to the mean, as it is but for rare data, no digits are lost; where it is not, the result
-is not worse than one that outliers have moved.
+Centre and scale of the columns only affect the conditioning. One pass over the rows
+computes the moments about a provisional centre, the medians of a few rows. If it is
+close to the mean, as it usually is, no digits are lost. If it is not, the result is not
+worse than one that is distorted by outliers.
 """
 
 from __future__ import annotations
@@ -239,8 +238,8 @@ class ColumnMoments:
 def _some_rows(rows: Rows, sample_weight: Column) -> Array:
     """Up to `_ROBUST_ROWS` rows, none of them without weight.
 
-    Their places follow no period, lest something that comes back every so many rows be
-    taken for all of them.
+    Their positions are not periodic, so that values that recur periodically are not
+    mistaken for all values.
     """
     index = np.arange(min(rows.n_rows, _ROBUST_ROWS))
     if rows.n_rows > _ROBUST_ROWS:

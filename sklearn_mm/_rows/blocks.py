@@ -1,17 +1,17 @@
 """Rows in the blocks of a Dask array, and the numbers that belong to them.
 
-`BlockRows` does for a Dask array what `Rows` does for an array of this process. Blocks
-and columns stay with the workers; what travels are small arguments and sums.
+`BlockRows` is the equivalent of `Rows` for Dask arrays. Blocks and columns stay with
+the workers; only small arguments and sums are transferred.
 
-A *trip* sends one graph to Dask's scheduler and brings one small result back: the sum
-over all blocks, added up by the workers, a few at a time. Between trips nothing is
-computed. A column that is filled is a recipe, a function of other columns (and of X),
-which is followed inside the tasks that need it. One that is to be *kept* is computed
-once, together with the next sum that needs it, and stays with the workers as futures:
-Dask computes them again, from the blocks of X, if a worker is lost.
+A *trip* submits one graph to the Dask scheduler and returns one small result: the sum
+over all blocks, which the workers compute a few blocks at a time. Nothing is computed
+between trips. A column that is filled is a recipe, a function of other columns (and of
+X), which is evaluated inside the tasks that need it. A column that has to be *kept* is
+computed once, together with the next sum that needs it, and stays with the workers as
+futures. If a worker is lost, Dask computes them again from the blocks of X.
 
-Everything goes through `dask.delayed` and `dask.persist`, so that any of Dask's
-schedulers will do: a cluster's, threads, or the calling thread.
+Only `dask.delayed` and `dask.persist` are used, so that any Dask scheduler works: that
+of a cluster, threads, or the calling thread.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from sklearn_mm._rows.table import RowNumbers, SumOver, add
 from sklearn_mm._rows.workers import one_blas_thread
 from sklearn_mm._solver.roles import Array, Indices
 
-# Values that one task of a reduction adds up, in order: the sum over that many blocks
-# is the one of a loop over them, to the last bit.
+# Number of values that one task of a reduction adds up, in order. For at most as many
+# blocks, the sum equals that of a loop over the blocks to the last bit.
 _FAN_IN = 32
-# Numbers of this process that go to the workers are no accident.
+# Numbers of this process are sent to the workers on purpose.
 _GRAPH_CARRIES_ROWS = {"distributed.admin.large-graph-warning-threshold": "1TB"}
 
 
@@ -304,7 +304,7 @@ class BlockRows:
         elif not isinstance(column, RowNumbers):
             placed, node = self.place(column), len(leaves)
             leaves.append(placed.parts)
-        # What is placed here must live on, lest another one get its identity.
+        # Keep a reference, so that no other object can get the same identity.
         seen[id(column)] = node, column, placed
         return node
 

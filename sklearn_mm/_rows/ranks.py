@@ -1,9 +1,9 @@
-"""Order statistics of columns without sorting, or gathering, them.
+"""Order statistics of columns without sorting or gathering them.
 
-Floating-point numbers are ordered as their bits are. Rows are counted by the leading
-bits of a number, then, among those that matter, by the next ones, until few enough are
-left to be looked at one by one. What is gathered has a size that does not depend on the
-number of rows.
+Floating-point numbers have the same order as their bits. Rows are counted by the
+leading bits of a number, then, among the relevant ones, by the next bits, until few
+enough are left to be examined individually. The amount of gathered data does not depend
+on the number of rows.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from sklearn_mm._solver.roles import Array, Indices
 
 # Bins of a histogram; what lies below its largest key by more is counted as one.
 _MOST_BINS = 64 << 12
-# Leading 16 bits of infinity and, but for the sign, of what is no number.
+# Leading 16 bits of infinity and, except for the sign, of nan.
 _NOT_FINITE = 0x7FF0
-# Rows that are looked at one by one.
+# Rows that are examined individually.
 _FEW_ROWS = 400_000
 
 

@@ -1,9 +1,10 @@
-"""Rows that are read when they are needed.
+"""Rows that are read on demand.
 
 Arrays larger than memory (HDF5 and Zarr datasets, Dask arrays, memory maps of integers)
-are never read whole. They stand in for X wherever the package goes over rows: a slice
-gives a checked NumPy array in the precision that the estimator works in. `MappedRows`
-does the same for targets, which would double in memory if they were converted at once.
+are never read as a whole. The classes of this module replace X wherever the package
+iterates over rows: a slice is a validated NumPy array in the precision of the
+estimator. `MappedRows` does the same for targets, which would take twice the memory if
+they were converted at once.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def arrays_of_frames(X: Any) -> tuple[Any, Any]:
 
 
 def check_lengths(name: str, values: Any, n_rows: int) -> None:
-    """Raise a ValueError unless a Dask array has so many rows, and knows it."""
+    """Raise a ValueError unless a Dask array has a given, known number of rows."""
     if np.isnan(values.shape[0]):
         raise ValueError(
             f"{name} is a Dask array with blocks of unknown length. Call "
@@ -138,10 +139,10 @@ class LazyRows:
 
 @dataclass
 class BlockReader:
-    """The block of rows that mini-batches are drawn from at present.
+    """The block of rows from which mini-batches are currently drawn.
 
-    Stands in for X, or y, in training with mini-batches, which come from one block
-    after another, so that each is read once an epoch.
+    Replaces X or y in training with mini-batches, which are drawn from one block after
+    another, so that each block is read once per epoch.
     """
 
     rows: Any  # LazyRows or DaskTargets
@@ -183,7 +184,7 @@ class _Part:
 
 @dataclass(frozen=True)
 class DaskRows(LazyRows):
-    """A Dask array: every block of rows is a chunk, and is worked on where it lies."""
+    """Dask array whose blocks are the chunks, processed where they are stored."""
 
     @classmethod
     def of(cls, array: Any) -> DaskRows:

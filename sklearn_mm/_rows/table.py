@@ -1,14 +1,14 @@
-"""Rows of data: where they live, how they are split, and who works on them.
+"""Rows of data: where they are stored, how they are split and processed in parallel.
 
-Sums over rows are the package's unit of work. Borders of chunks depend on the number of
-rows and the chunk size alone, chunks are computed with one BLAS thread each whenever
-work is split, and results come back in order, so that sums are the same to the last bit
+Sums over rows are the unit of work of the package. The boundaries of chunks only depend
+on the number of rows and the chunk size, chunks use one BLAS thread each whenever work
+is split, and results are returned in order. Sums are therefore the same to the last bit
 for any number and kind of workers.
 
 A task is a plain function of the rows of one chunk, of the entries of *columns* that
-belong to them, and of small arguments, so that it can go to a thread, a process or
-another machine. A column holds a number, or a few, for each row (targets, residuals,
-weights). Code that uses `Rows` never looks into a column by itself: it lies where the
+belong to them, and of small arguments, so that it can run in a thread, a process or on
+another machine. A column contains one or a few numbers per row (targets, residuals,
+weights). Code that uses `Rows` never accesses a column directly: it is stored where the
 rows are, and is read and filled by tasks.
 """
 
@@ -72,11 +72,11 @@ class Rows:
     Parameters
     ----------
     X : array, sparse matrix, LazyRows or None
-        The rows; None if there is nothing but columns.
+        The rows, or None if there are only columns.
     n_rows : int
-        Their number.
+        Number of rows.
     chunk_size : int or None, default=None
-        Rows of a task; None lets it depend on the number of columns of X.
+        Number of rows per task. If None, it depends on the number of columns of X.
     n_jobs : int or None, default=None
         Number of workers.
 
@@ -126,10 +126,10 @@ class Rows:
     def column(
         self, n_columns: int | None = None, dtype: Any = np.float64
     ) -> NDArray[Any]:
-        """Memory for a number, or `n_columns` numbers, beside every row.
+        """Allocate memory for one number, or `n_columns` numbers, per row.
 
-        Callers fill it again and again: fresh pages of the length of the data take as
-        long to get as the numbers in them to compute.
+        Callers should reuse it: allocating new pages for the whole data takes as long
+        as computing the numbers in them.
         """
         shape = (self.n_rows,) if n_columns is None else (self.n_rows, n_columns)
         return np.empty(shape, dtype)
@@ -163,8 +163,8 @@ class Rows:
     ) -> Iterator[Any]:
         """Values of ``function(X, *columns, *args)`` for the chunks, in order.
 
-        Threads are asked for: the work is BLAS, which releases the interpreter's lock.
-        A `joblib.parallel_config` overrides that.
+        Threads are preferred, since the work is done by BLAS, which releases the
+        interpreter lock. A `joblib.parallel_config` overrides this.
         """
         chunks = self.chunks
         if len(chunks) == 1:
@@ -193,8 +193,8 @@ class Rows:
     def sums(self, *wanted: SumOver) -> Iterator[Any]:
         """Several sums, each computed when it is asked for.
 
-        Engines elsewhere compute all of them at once, to spare trips: what may not be
-        needed comes last.
+        Distributed engines compute all of them at once to save round trips. Sums that
+        may not be needed should come last.
         """
         for function, columns, args, reads_rows in wanted:
             rows = self if reads_rows else self.beside
@@ -211,10 +211,10 @@ class Rows:
         *columns: Column,
         args: tuple[Any, ...] = (),
     ) -> Column:
-        """Put the values of `map`, an entry for each row, where they belong in `out`.
+        """Store the values of `map`, one entry per row, in `out`.
 
-        Workers of this process hand the function its part of `out` as a keyword, for it
-        to fill. Workers elsewhere call it without, and what it returns is put there.
+        Workers of this process pass the corresponding part of `out` to the function as
+        a keyword. Other workers call it without, and its return value is stored.
         """
         if len(self.chunks) == 1:
             self._task(function, columns, args, self.chunks[0], out=out)

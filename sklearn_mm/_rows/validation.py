@@ -1,4 +1,4 @@
-"""Validation of data, those included that are larger than memory."""
+"""Validation of data, including data larger than memory."""
 
 from __future__ import annotations
 
@@ -20,30 +20,30 @@ from sklearn_mm._rows.sources import (
     lazy_rows,
 )
 
-# The one limit on sizes: squares of numbers within it, of quotients of two of them, and
-# sums of these over any number of rows are finite and not zero.
+# Common limit on sizes: for numbers within it, their squares, the squares of quotients,
+# and sums of these over any number of rows are finite and not zero.
 _LARGEST = 1e70
 
 
 def check_size(name: str, value: float, smallest: float = 1.0 / _LARGEST) -> None:
-    """Raise a ValueError unless a number can be computed with.
+    """Raise a ValueError if a number is too large or too small.
 
-    Zero passes where `smallest` is zero.
+    Zero is accepted if `smallest` is zero.
     """
-    value = float(value)  # the limit is no number of single precision
+    value = float(value)  # the limit cannot be represented in single precision
     if not smallest <= value <= _LARGEST:
         raise ValueError(
-            f"{name} is {value:g}. Sizes between {1.0 / _LARGEST:g} and {_LARGEST:g} "
-            "can be computed with: bring the data to other units."
+            f"{name} is {value:g}, but must be between {1.0 / _LARGEST:g} and "
+            f"{_LARGEST:g}. Rescale the data."
         )
 
 
 def validate_rows(estimator, X, y="no_validation", *, reset=True, **kwargs):
-    """X and, if asked for, y as arrays of finite numbers.
+    """Validate X and, optionally, y as arrays of finite numbers.
 
-    Arrays that would have to be read or converted as a whole become `LazyRows`, whose
-    rows are checked when they are read; all others go through scikit-learn's
-    `validate_data`, with the same parameters.
+    Arrays that would have to be read or converted as a whole are wrapped in `LazyRows`,
+    whose rows are checked when they are read. All others are passed to scikit-learn's
+    `validate_data` with the same parameters.
     """
     X, names = arrays_of_frames(X)
     y = arrays_of_frames(y)[0]
@@ -86,10 +86,10 @@ def validate_rows(estimator, X, y="no_validation", *, reset=True, **kwargs):
 
 
 def _check_targets(y):
-    """Targets in a precision that can be computed with, none of them too large.
+    """Targets in a suitable precision, none of them too large.
 
-    scikit-learn looks for infinity before it converts objects and long doubles, lets
-    strings pass, and sums of two targets near the largest float overflow.
+    scikit-learn checks for infinity before it converts objects and long doubles, and it
+    accepts strings. Sums of two targets close to the largest float overflow.
     """
     if y.dtype.kind in "SU":
         y = y.astype(np.float64)
@@ -114,7 +114,7 @@ def _check_blocks(y, rows, numeric):
         )
     check_lengths("y", y, rows.shape[0])
     if numeric and (not isinstance(y.dtype, np.dtype) or y.dtype.kind not in "fiub"):
-        raise ValueError(f"y must hold numbers, got a Dask array of dtype {y.dtype}.")
+        raise ValueError(f"y must be numeric, got a Dask array of dtype {y.dtype}.")
     if y.ndim == 2 and y.numblocks[1] > 1:
         y = y.rechunk({1: -1})
     return y

@@ -1,7 +1,7 @@
-"""Who works on chunks: threads of this process, or workers of a joblib backend.
+"""Workers that process chunks: threads of this process, or those of a joblib backend.
 
-Threads end with the map that has started them, or with the `kept_threads` around it.
-The number of BLAS threads belongs to the process and is touched here alone.
+Threads end with the map that started them, or with the surrounding `kept_threads`. The
+number of BLAS threads is global to the process and is only changed here.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ def is_local(n_jobs: int | None) -> bool:
 class Crew:
     """Threads that work on tasks side by side.
 
-    An interrupt may come at any time, and there must be nothing that it can leave
-    locked for ever. `concurrent.futures` and `threading` use locks of their own, in
-    Python code that an interrupt can cut in two; queues and threads of the interpreter
-    itself are safe. Their values come back through a queue per task.
+    An interrupt may occur at any time and must not leave anything locked.
+    `concurrent.futures` and `threading` use locks in Python code that can be
+    interrupted; queues and threads of the interpreter itself are safe. Values are
+    returned through one queue per task.
     """
 
     def __init__(self, n_threads: int) -> None:

@@ -1,8 +1,8 @@
-"""How effort grows until the criterion holds.
+"""Strategies that increase the effort until the criterion holds.
 
 `EffortBisection`
-    for latents with a closed form that is made *worse* on purpose: effort 1 is exact,
-    effort 0 as loose as can be, and the criterion wants a value in between.
+    for latents with a closed form that is made *less accurate* on purpose: effort 1 is
+    exact, effort 0 is least accurate, and the criterion requires a value in between.
 `DoublingRestart`
     for latents that are recomputed from scratch with R passes (constant memory:
     Algorithm 4 of the paper's appendix); R doubles until the criterion holds on the
@@ -10,7 +10,7 @@
 `Continuation`
     for the latents of one mini-batch, which are kept and improved.
 `Persistent`
-    for latents of all rows that are never thrown away: a baseline.
+    for latents of all rows that are never discarded: a baseline.
 """
 
 from __future__ import annotations
@@ -193,10 +193,10 @@ def _effort(slack: float) -> float:
 
 @dataclass
 class DoublingRestart:
-    """Infer every chunk of rows from scratch, with twice the passes each time.
+    """Infer all chunks of rows from scratch, doubling the number of passes each time.
 
-    Latents are thrown away after use, so that memory does not grow with the number of
-    rows. Doubling costs at most four times the smallest sufficient number of passes.
+    Latents are discarded after use, so that memory does not grow with the number of
+    rows. Doubling takes at most four times the smallest sufficient number of passes.
     """
 
     criterion: Criterion

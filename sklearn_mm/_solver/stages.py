@@ -1,7 +1,8 @@
-"""Runs of the loop on effort in [0, 1], and the handover from one to the next.
+"""Stages of a run with an effort in [0, 1].
 
-A criterion decides how accurate latents are while theta is on its way. Once its
-certificate is tight, exact latents (effort 1) converge at their own, faster rate.
+In the first stage, a criterion decides how accurate the latent variables are. Once its
+certificate is tight, exact latent variables (effort 1) take over, which converge
+faster.
 """
 
 from __future__ import annotations
@@ -81,11 +82,11 @@ def run_stages(
     first, last : Stage
         The stages.
     point : Point
-        Where the first one starts.
+        Starting point of the first stage.
     history : History
-        Gets the updates of both.
+        Records the updates of both stages.
     left : callable
-        Number of iterations that may still be made.
+        Returns the remaining number of iterations.
     between : callable or None, default=None
         Maps the last point of the first stage to the first of the last.
     max_rejected, interruptible : int, bool

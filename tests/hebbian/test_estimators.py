@@ -251,7 +251,7 @@ def test_partial_fit_is_refused_where_it_makes_no_sense(friedman):
         {"solver": "gd"},
     ):
         assert not hasattr(regressor(**params), "partial_fit")
-        with pytest.raises(AttributeError, match="needs all rows in every update"):
+        with pytest.raises(AttributeError, match="requires all rows in each update"):
             supports_partial_fit(regressor(**params))
     assert hasattr(regressor(criterion=SufficientDescent(0.1)), "partial_fit")
     with pytest.raises(ValueError, match="early_stopping"):
@@ -271,7 +271,7 @@ def test_alternating_by_name_and_as_an_object(friedman):
         assert_array_equal(model.history_.effort, 3)
     other = regressor(criterion=Alternating(7), **params).fit(X, y)
     assert_array_equal(other.history_.effort, 7)
-    with pytest.raises(ValueError, match="keeps the activations of all rows"):
+    with pytest.raises(ValueError, match="stores the activations of all rows"):
         regressor(criterion=Alternating(), batch_size=50).fit(X, y)
 
 
@@ -279,7 +279,7 @@ def test_alternating_by_name_and_as_an_object(friedman):
 def test_criteria_of_robust_estimation_are_refused(friedman, criterion):
     model = regressor(criterion=criterion)
     name = type(criterion).__name__
-    with pytest.raises(ValueError, match=rf"{name}\(\) is for robust estimation"):
+    with pytest.raises(ValueError, match=rf"{name}\(\) is only supported in robust"):
         model.fit(*friedman)
     assert not hasattr(model, "coefs_")
 

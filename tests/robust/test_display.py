@@ -214,5 +214,5 @@ class TestInfluence:
         with pytest.raises(ValueError, match="There are no leverages"):
             RobustFitDisplay.from_estimator(model, X, y, kind="influence")
         display = RobustFitDisplay.from_estimator(model, X, y)
-        with pytest.raises(ValueError, match="needs leverages"):
+        with pytest.raises(ValueError, match="requires leverages"):
             display.plot(kind="influence")

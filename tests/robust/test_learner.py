@@ -476,7 +476,7 @@ class TestParameters:
     def test_targets_too_large(self, data):
         X, y = data
         with pytest.raises(
-            ValueError, match=r"largest absolute target is .*other units"
+            ValueError, match=r"largest absolute target is .*Rescale the data"
         ):
             RobustRegressor(Ridge()).fit(X, 1e300 * y)
 

@@ -637,7 +637,7 @@ def test_steps_into_infinite_residuals_are_rejected(criterion):
 
 
 def test_residuals_and_widths_that_overflow():
-    units = "bring the data to other units"
+    units = "Rescale the data"
     with pytest.raises(ValueError, match=f"largest residual at x0 is 1e.160.*{units}"):
         robust_least_squares(lambda x: 1e160 * x, [1.0], kernel="quadratic")
     for tau in (1e-200, 1e200):

@@ -262,7 +262,7 @@ def test_equivariance(contaminated):
     )
 
 
-UNITS = "bring the data to other units"
+UNITS = "Rescale the data"
 
 
 @pytest.mark.parametrize("unit", [1e-66, 1e-40, 1e40, 1e66])

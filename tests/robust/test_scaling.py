@@ -148,13 +148,13 @@ class TestBadData:
     def test_overflow_is_not_taken_for_infinity(self, rng):
         X, y = make(rng)
         X[50, 1] = 1e200
-        with pytest.raises(ValueError, match=r"Column 1 of X is .* other units"):
+        with pytest.raises(ValueError, match=r"Column 1 of X is .* Rescale the data"):
             scaling_of(X, y)
 
     @pytest.mark.parametrize("unit", [1e-75, 1e75])
     def test_spread(self, rng, unit):
         X, y = make(rng)
-        with pytest.raises(ValueError, match=r"The spread of y is .* other units"):
+        with pytest.raises(ValueError, match=r"The spread of y is .* Rescale the data"):
             scaling_of(X, y * unit)
 
 
@@ -261,7 +261,7 @@ def test_columns_that_cannot_be_squared_are_named(rng, container, centred, size)
         scaled = container(X * [1.0, 1.0, within])
         ColumnMoments.of(Rows.of(scaled), weight, centred).check_sizes()
     scaled = container(X * [1.0, size, 1.0])
-    with pytest.raises(ValueError, match=r"^Column 1 of X is .* to other units"):
+    with pytest.raises(ValueError, match=r"^Column 1 of X is .* Rescale the data"):
         ColumnMoments.of(Rows.of(scaled), weight, centred).check_sizes()
 
 

@@ -388,7 +388,7 @@ class TestBadInput:
             self.fit(X, y[:-1])
         with pytest.raises(ValueError, match="inconsistent numbers of samples"):
             self.fit(X, y, y[:-1])
-        with pytest.raises(ValueError, match="y must hold numbers"):
+        with pytest.raises(ValueError, match="y must be numeric"):
             self.fit(X, y.astype(str))
 
     @pytest.mark.parametrize("weight", [-1.0, np.nan, 0.0])
@@ -446,7 +446,7 @@ class TestNetworks:
     def test_class_weights_need_labels_in_memory(self):
         X, y = (in_blocks(part) for part in make_data())
         model = ContrastiveHebbianClassifier((3,), class_weight="balanced")
-        with pytest.raises(ValueError, match="class_weight needs y in memory"):
+        with pytest.raises(ValueError, match="class_weight requires y in memory"):
             model.fit(X, y > 0)
         with pytest.raises(ValueError, match="Unknown label type"):
             ContrastiveHebbianClassifier((3,)).fit(X, y)

@@ -91,7 +91,7 @@ def test_columns_of_extreme_size_stream(data, small_blocks):
     assert_array_equal(lazy.coef_, whole.coef_)
     for beyond in (1e-200, 1e-75, 1e75, 1e180):
         model = HalfQuadraticRobustRegressor(**params)
-        with pytest.raises(ValueError, match=r"^Column 2 of X is.*to other units"):
+        with pytest.raises(ValueError, match=r"^Column 2 of X is.*Rescale the data"):
             model.fit(File(X * [1.0, 1.0, beyond, 1.0]), y)
         assert not hasattr(model, "n_features_in_")
 

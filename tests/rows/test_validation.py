@@ -10,7 +10,7 @@ from sklearn_mm import (
 )
 from sklearn_mm._rows.validation import check_size
 
-UNITS = "bring the data to other units"
+UNITS = "Rescale the data"
 
 
 @pytest.mark.parametrize("value", [1e-70, 1.0, 1e70, np.float32(1e30)])

@@ -1,4 +1,4 @@
-r"""Half-quadratic weights of residuals that a refit, not a formula, makes smaller.
+r"""Half-quadratic weights for residuals that are reduced by a refit.
 
 With z the squared residuals in widths of the kernel, the robust loss and its upper
 bound are
@@ -6,11 +6,11 @@ bound are
 .. math:: J(z) = \sum_i c_i \psi(z_i) \le \bar J(z, u)
           = \sum_i c_i (u_i z_i / 2 + \kappa(u_i))
 
-A weighted fit makes :math:`\sum_i c_i u_i z_i` small on the rows that it sees, and that
-is all one can say of the out-of-fold residuals: their upper bound need not fall. Where
-it does not, the effort stays as it is.
+A weighted fit makes :math:`\sum_i c_i u_i z_i` small on the rows that it is fitted to,
+but the upper bound of the out-of-fold residuals need not decrease. If it does not, the
+effort is not changed.
 
-This module is the only place where the meta-estimator meets the solver.
+This module is the only place where the meta-estimator uses the solver.
 """
 
 from __future__ import annotations
@@ -130,9 +130,9 @@ class Reweighting:
         return weights
 
     def settled(self, tol: float) -> bool:
-        """Whether weights are almost those of the round before: a refit tells nothing.
+        """Whether the weights hardly changed, so that a refit is not necessary.
 
-        The mean change, of rows as they count in the loss, is less than `tol`.
+        Their mean change, with the rows weighted as in the loss, is less than `tol`.
         """
         return self._change < tol
 

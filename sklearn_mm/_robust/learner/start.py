@@ -1,7 +1,7 @@
-"""A start for any learner that survives outliers, and the noise around it.
+"""Robust start for any learner, and the scale of the noise.
 
-Both know the learner by its out-of-fold predictions only. The constants were chosen on
-functions other than those of examples/benchmarks/robust_anything.py.
+Both only use the out-of-fold predictions of the learner. The constants were chosen on
+other functions than those of examples/benchmarks/robust_anything.py.
 """
 
 from __future__ import annotations
@@ -70,13 +70,13 @@ class Noise:
 
 
 def robust_start(learner: OutOfFold, targets: Targets, plain: Array) -> Array:
-    """Out-of-fold predictions of weighted fits that have left the outliers behind.
+    """Out-of-fold predictions of weighted fits that reject the outliers.
 
-    Outliers on one side shift a whole fit towards them, so that residuals of inliers
-    are about as large as theirs. Among rows with similar predictions, though, most
-    residuals agree: from their mode, and in units of its width, outliers are far away.
-    That it is the mode of *similar* rows keeps those that are hard to predict, e.g.
-    large ones, from being taken for outliers.
+    One-sided outliers shift a whole fit towards them, so that the residuals of inliers
+    are about as large as those of outliers. Among rows with similar predictions,
+    however, most residuals agree: measured from their mode, in units of its width,
+    outliers are far away. Using the mode of *similar* rows avoids that rows that are
+    hard to predict, e.g. large targets, are mistaken for outliers.
     """
     kernel, prediction = GemanMcClure(), plain
     for number in range(_ROUNDS):
