@@ -1,12 +1,13 @@
-"""Units of the features: what they are, and rows brought to them as they are read.
+"""Units of the features, and conversion of rows as they are read.
 
 Networks are trained on features of mean zero and comparable size, whatever the units of
 X. Rows are converted as they are gathered, a mini-batch or a chunk at a time: there is
 no second copy of X. Fitted weights are brought back to the units of X (`fold_into`).
 
-*Size.* A column is divided by its standard deviation, unless it is one of many of like
-kind, such as the pixels of an image: then all are divided by one number. (The edge of
-an image is nearly constant, and a pixel there that is bright once would dominate.)
+*Size.* A column is divided by its standard deviation, unless it is one of many columns
+of the same kind, such as the pixels of an image: then all are divided by the same
+number. (The edge of an image is nearly constant, and a single bright pixel there would
+dominate.)
 """
 
 from __future__ import annotations

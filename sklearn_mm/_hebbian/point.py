@@ -65,7 +65,7 @@ class Point:
         return CoordinatePhases, self.curvatures
 
     def prepared(self) -> Point:
-        """The same, with all computed that tasks need: they may run side by side."""
+        """The same with everything computed that parallel tasks need."""
         needed = {"coordinate": "curvatures", "modulus": "factors"}
         if self.method in needed:
             getattr(self, needed[self.method])

@@ -1,9 +1,9 @@
-"""What ends training, and which weights are kept: divergence and early stopping.
+"""Divergence and early stopping: when training ends, and which weights are kept.
 
-Nothing else in the package knows of either. An epoch is *sound* if its bounds are
-finite and its last one is not far above the first of the run. The loss of an epoch is
-that before its last update; only the next one tells that this update did not blow it
-up, and after the last epoch `settle` asks.
+Both are handled only in this module. An epoch is *sound* if its bounds are finite and
+its last bound is not far above the first one of the run. The loss of an epoch is that
+before its last update. Whether this update has made it diverge is only known after the
+next epoch; after the last epoch, `settle` checks it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sklearn_mm._solver.history import History
 from sklearn_mm._solver.loop import Status
 from sklearn_mm._solver.roles import Inferred
 
-# A bound that is so many times the one of the start is on its way to infinity.
+# A bound that exceeds that of the start by this factor is considered to diverge.
 BLOWN_UP = 10.0
 
 

@@ -1,6 +1,6 @@
-"""Inference that is carried to the end, for predictions and certified losses.
+"""Inference until convergence, for predictions and certified losses.
 
-Every row starts from itself alone and takes the passes that it needs.
+Each row starts independently of other rows and takes as many passes as it needs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def free_outputs(
     """Outputs and activations of all rows, and the number of rows not finished.
 
     Every row takes the passes until its own duality gap is at most `tol` times its
-    energy, so that the result for a row does not depend on the company it is in.
+    energy, so that the result for a row does not depend on the other rows.
     """
     network = point.network
     batch = part.gather(ALL_ROWS)

@@ -59,8 +59,8 @@ def path(
 ) -> Array:
     """scikit-learn's path, (n_features, n_alphas), without checks.
 
-    Coordinate descent that ends early has decreased the bound all the same, and goes on
-    in the next round: its warning would tell nothing.
+    If coordinate descent ends early, it has still decreased the bound, and continues in
+    the next iteration. Its warning would not be useful.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
@@ -105,7 +105,7 @@ def weighted_elastic_net(
 def minimize_bound(
     model: LinearResidual, point: LinearPoint, weights: Column
 ) -> tuple[Array, float]:
-    """Theta that minimises the upper bound, and what the bound loses on the way."""
+    """Theta that minimises the upper bound, and the decrease of the bound."""
     X = model.rows.X
     wide = model.rows.n_rows < len(model.frame.mean)
     if wide and isinstance(X, np.ndarray):

@@ -53,8 +53,8 @@ class KeptGram:
 class Workspace:
     """What outlives a theta, and a stage of a run.
 
-    Memory of the length of the data is filled again and again: fresh pages take as long
-    to get as the numbers in them to compute.
+    Arrays of the length of the data are reused, since allocating new pages takes as
+    long as computing the numbers in them.
     """
 
     weights: Column | None = None

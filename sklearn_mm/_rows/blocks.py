@@ -374,7 +374,7 @@ def _only(calls: _Calls, chunk: slice, block: Any, *leaves: Any) -> Any:
 
 
 def _is_constant(values: Any) -> bool:
-    """Whether an array holds the same row again and again, and takes no memory."""
+    """Whether an array repeats a single row without taking memory."""
     return isinstance(values, np.ndarray) and len(values) > 1 and not values.strides[0]
 
 

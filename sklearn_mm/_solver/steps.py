@@ -1,4 +1,4 @@
-"""Steps that move theta on the upper bound."""
+"""Steps that update theta on the upper bound."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ class SurrogateMinimizer:
         trial: Trial,
         rejected: Proposal | None = None,
     ) -> Minimizer:
-        """The minimiser, and what the upper bound loses on the way to it."""
+        """The minimiser and the decrease of the upper bound."""
         theta, decrease, change = problem.minimize_upper(point, trial.latent)
         return Minimizer(decrease, theta, change)
 
     def take(self, problem: SurrogateProblem, point: Any, inferred: Inferred) -> Moved:
-        """Go there."""
+        """Move theta to the minimiser."""
         proposal = inferred.trial.proposal
         assert isinstance(proposal, Minimizer)
         info = {"decrease": proposal.decrease}

@@ -3,9 +3,9 @@
 With sample weights, scikit-learn 1.9 computes every weighted quantile of every feature
 on its own, which takes several times as long as the trees of a fit on a thousand rows
 (mended by scikit-learn's pull request 34248). Features with no more distinct values
-than there are bins need no quantiles. So values are replaced by the largest of their
-bin, for the fits whose residuals are looked at; bins are those of a fit without
-weights. The regressor that the user gets is fitted to the features as they are.
+than there are bins need no quantiles. For the fits that are only used for residuals,
+values are therefore replaced by the largest value of their bin. The bins are those of a
+fit without weights. The final regressor is fitted to the original features.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Sample weights for any regressor: alone, at the end of a pipeline, inside another.
 
-With metadata routing switched off, a pipeline wants the name of its last step in front
-of ``sample_weight``; with routing switched on it wants the step to have requested the
-weights. Requests are set on the estimator that is handed in, which is meant to be a
-clone: the user's own object stays as it is.
+Without metadata routing, a pipeline requires the name of its last step as a prefix of
+``sample_weight``. With routing, the step must have requested the weights. Requests are
+set on the given estimator, which should be a clone, so that the user's object does not
+change.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sklearn_mm._solver.roles import Array
 
 
 def weight_keyword(estimator: Any) -> str | None:
-    """Keyword of `fit` that carries the weights, or None if there is none."""
+    """Keyword of `fit` for the weights, or None if it does not support them."""
     if isinstance(estimator, Pipeline):
         name, last = estimator.steps[-1]
         inner = weight_keyword(last)
@@ -36,8 +36,8 @@ def weight_keyword(estimator: Any) -> str | None:
 def fit_weighted(estimator: Any, X: Any, y: Array, weight: Array | None) -> Any:
     """Fit on the rows of positive weight; None means that no weights are passed.
 
-    A row of weight zero is a row that is not there. Leaving it out saves time, and many
-    learners that count rows (those of a leaf, say) would count it all the same.
+    A row of weight zero should have no effect. Omitting it saves time, and learners
+    that count rows, e.g. those of a leaf, would otherwise count it.
     """
     if weight is not None and not np.all(weight > 0.0):
         rows = np.flatnonzero(weight > 0.0)
@@ -55,8 +55,8 @@ def fit_weighted(estimator: Any, X: Any, y: Array, weight: Array | None) -> Any:
 def request_weights(estimator: Any) -> None:
     """Set requests so that weights reach the regressor, wherever it is.
 
-    Steps before it keep what the user has requested, and get no weights if that is
-    nothing, as with routing switched off.
+    Previous steps keep the requests of the user. Without a request, they do not receive
+    weights, as without routing.
     """
     if isinstance(estimator, Pipeline):
         for _, step in estimator.steps[:-1]:
@@ -74,7 +74,7 @@ def request_weights(estimator: Any) -> None:
 
 
 def _unset(estimator: Any) -> bool:
-    """Whether fit takes weights and nobody has said if it should get them."""
+    """Whether fit accepts weights and no request has been set."""
     requests = getattr(estimator.get_metadata_routing(), "fit", None)
     weight = getattr(requests, "requests", {}).get("sample_weight", False)
     return weight is None
