@@ -1,7 +1,8 @@
 """Time and memory of the robust regressor, in multiples of one ridge regression.
 
-All in one run, with one thread; each time is the median of several, taken in turns so
-that a busy moment of the machine hits everybody. A fifth of the rows are outliers.
+All in one run, with one thread, in processor time; each is the median of several, taken
+in turns so that a busy moment of the machine hits everybody. A fifth of the rows are
+outliers; of small sizes, every repetition is another data set.
 Peak memory is what one fit allocates beyond the data (tracemalloc, in its own run).
 
     python examples/benchmarks/robust_speed.py --output results/
@@ -21,7 +22,10 @@ from sklearn.linear_model import HuberRegressor, Ridge
 
 from sklearn_mm import HalfQuadraticRobustRegressor
 
-SIZES = ((100_000, 20), (100_000, 50), (1_000_000, 20))
+SIZES = (
+    *((50, 3), (200, 5), (5_000, 200)),
+    *((100_000, 20), (100_000, 50), (1_000_000, 20)),
+)
 QUICK = ((20_000, 10),)
 
 
@@ -34,14 +38,18 @@ def make_data(n, p, seed=0):
     return X, y
 
 
-def median_times(models, X, y, repeats):
+def median_times(models, n, p, repeats):
     """Median seconds of each model's fit, the models taking turns."""
     seconds = {name: [] for name in models}
-    for _ in range(repeats):
+    small = n <= 1_000
+    X, y = make_data(n, p)
+    for i in range(7 * repeats if small else repeats):
+        if small:
+            X, y = make_data(n, p, i)
         for name, model in models.items():
-            start = time.perf_counter()
+            start = time.process_time()
             model.fit(X, y)
-            seconds[name].append(time.perf_counter() - start)
+            seconds[name].append(time.process_time() - start)
     return {name: float(np.median(times)) for name, times in seconds.items()}
 
 
@@ -75,15 +83,15 @@ def main(argv=None):
                     random_state=0
                 ),
             }
-            if n <= 100_000:
+            if n <= 1_000 or n == 100_000:
                 models["HuberRegressor"] = HuberRegressor(max_iter=1000)
-            seconds = median_times(models, X, y, 1 if args.quick else args.repeats)
+            seconds = median_times(models, n, p, 1 if args.quick else args.repeats)
             unit = seconds["Ridge(solver='cholesky')"]
             for name, model in models.items():
                 ratio, peak = seconds[name] / unit, peak_memory(model, X, y)
                 writer.writerow([n, p, name, seconds[name], ratio, peak, X.nbytes])
                 print(
-                    f"{n:8d} x {p:2d} {name:30s} {1e3 * seconds[name]:8.1f} ms "
+                    f"{n:8d} x {p:3d} {name:30s} {1e3 * seconds[name]:8.1f} ms "
                     f"= {ratio:5.2f} x ridge, peak {peak / 1e6:7.1f} MB "
                     f"= {peak / X.nbytes:4.2f} x X",
                     flush=True,

@@ -239,8 +239,24 @@ class HalfQuadraticRobustRegressor(
     which depends on the norm of its residuals in these scales: units do not matter. The
     objective in `history_` is then one of residuals in noise scales.
 
-    Of many rows, a stratified sample of 1,000 to 2,000 decides on scale and start, and
-    all rows are used from there on.
+    The start follows one principle, the largest population first: all rows are one
+    population about least squares until a likelihood ratio says that a part of them is
+    a population of its own, with less noise about a plane of its own. So values of y
+    that are frequent (ratings, codes for missing values) or rows that are close
+    together do not win by being dense, and an exact fit needs a majority. The scale is
+    not below half the step to which y is rounded.
+
+    There are things that the rows cannot tell. Which of two planes is meant, if fewer
+    than half of the rows follow either; which rows are outliers, if there are at most
+    two rows per parameter, or if a penalty is so weak that a constant predicts better;
+    whether the rows that lie exactly on a plane are good ones. A warning then names the
+    remedy. Outliers closer than about three noise scales, and values of a code that y
+    takes anyway, are a part of the noise. With fewer than ten rows per parameter, a
+    third or more of near outliers (four to eight noise scales), or of leverage points
+    in one cluster, can pass for noise without a warning.
+
+    Of many rows, a stratified sample of 1,000 to 2,000 (five per parameter, if that is
+    more) decides on scale and start, and all rows are used from there on.
 
     X may be larger than memory: a memory map, or any array with a shape, a dtype and
     slices of rows (HDF5, Zarr), is read chunk by chunk; the blocks of a Dask array are

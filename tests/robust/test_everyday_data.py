@@ -142,6 +142,15 @@ def test_zero_inflated_targets(rng, share):
     assert_close(model, [1.0, -0.5, 0.5, 12.0], X, ~zero)
 
 
+@pytest.mark.parametrize("n", [100, 1000])
+@pytest.mark.parametrize("shift", [30.0, 1e8])
+def test_of_two_parallel_planes_the_larger_is_fitted(rng, n, shift):
+    X, y, coef = plane(rng, n, 2)
+    y[: round(0.4 * n)] += shift
+    model = fit(X, y)
+    assert_close(model, coef, X, slice(round(0.4 * n), None))
+
+
 def test_majority_on_one_value_is_fitted_and_said(rng):
     X, y, _ = plane(rng, 100, 2)
     y[:60] = 0.0

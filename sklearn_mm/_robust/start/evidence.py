@@ -75,7 +75,8 @@ def _two_laws(
 ) -> Array:
     """Log-likelihood ratio of A and a law of the rest, less what that takes for free.
 
-    The share of A is that of its window: rows are on one side or the other.
+    The share of A is that of its window: rows are on one side or the other. The two
+    laws could change places, and the larger one comes first: none for a minority.
     """
     w = rows.weight
     residual = rows.residuals(smaller.theta) / smaller.scale[:, :, None]
@@ -95,7 +96,8 @@ def _two_laws(
     both = np.logaddexp(follow[:, in_larger], others[:, in_larger])
     both += 0.5 * larger.distance[0, in_larger]
     both += np.log(Window.of(rows.n_outputs).probability)
-    return both @ w[in_larger] - 2.0 * _FREE * np.maximum(wider, 0.0).sum(axis=1)
+    nats = both @ w[in_larger] - 2.0 * _FREE * np.maximum(wider, 0.0).sum(axis=1)
+    return np.where(share[:, 0] >= 0.5, nats, -np.inf)
 
 
 def _in_the_band(

@@ -28,8 +28,9 @@ MAX_WHITENED = 1_000
 # Directions with a smaller share of the largest variance are not determined.
 _RANK_TOLERANCE = 1e-10
 # Normal equations of up to this many parameters are formed and solved in batches; for
-# more, conjugate gradients, which need no more than products with the design.
-_MAX_DIRECT = 64
+# more, conjugate gradients, which need no more than products with the design. Twice as
+# many where there is a penalty: hat matrices are wanted then.
+_MAX_DIRECT = 32
 _CG_STEPS, _CG_TOLERANCE = 40, 1e-4
 # Median of the absolute value of a standard normal variable.
 NORMAL_MEDIAN = float(ndtri(0.75))
@@ -159,7 +160,7 @@ class WhitenedRows:
     @property
     def is_direct(self) -> bool:
         """Whether normal equations are formed."""
-        return self.n_parameters <= _MAX_DIRECT
+        return self.n_parameters <= _MAX_DIRECT * (1 if self.ridge is None else 2)
 
     @cached_property
     def effective(self) -> float:
