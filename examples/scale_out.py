@@ -274,8 +274,8 @@ def show_cores(n_robust, n_hebbian, repeats=5):
 # starts a worker.
 KEEP_MEMORY = {
     "distributed.nanny.pre-spawn-environ": {
-        "MALLOC_TRIM_THRESHOLD_": str(2**32),
-        "MALLOC_MMAP_THRESHOLD_": str(2**32),
+        "MALLOC_TRIM_THRESHOLD_": str(2**30),
+        "MALLOC_MMAP_THRESHOLD_": str(2**25),  # the largest that is allowed
         **{name: "1" for name in THREADS},
     }
 }

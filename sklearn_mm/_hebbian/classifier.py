@@ -295,19 +295,14 @@ class ContrastiveHebbianClassifier(ClassifierMixin, BaseContrastiveHebbian):
                 f"{self.classes_.tolist()}."
             )
         weight = in_memory(unit_weights(sample_weight, X)[0])
-        if not is_dask(y) and (reset or hasattr(self, "coefs_")):
-            weight = weight * self._class_weights(y)
+        if self.class_weight is not None and (reset or hasattr(self, "coefs_")):
+            weight = weight * compute_sample_weight(self.class_weight, y)
         classes, dtype = self.classes_, X.dtype
 
         def indicators(labels):
             return (labels[:, None] == classes).astype(dtype)
 
         return X, MappedRows(y, indicators, len(classes), dtype), weight
-
-    def _class_weights(self, y):
-        if self.class_weight is None:
-            return 1.0
-        return compute_sample_weight(self.class_weight, y)
 
     def _score_outputs(self, outputs, Y, sample_weight):
         return accuracy_score(

@@ -259,9 +259,15 @@ class HalfQuadraticRobustRegressor(
     more) decides on scale and start, and all rows are used from there on.
 
     X may be larger than memory: a memory map, or any array with a shape, a dtype and
-    slices of rows (HDF5, Zarr), is read chunk by chunk; the blocks of a Dask array are
-    worked on where they are. About four numbers a row are held in memory. An interrupt
-    (Ctrl-C) after the first iteration ends the fit with the last finished one.
+    slices of rows (HDF5, Zarr), is read chunk by chunk. About four numbers per row are
+    held in memory. An interrupt (Ctrl-C) after the first iteration ends the fit with
+    the last finished one.
+
+    X, y and `sample_weight` may be Dask arrays, or X a Dask data frame and y one of its
+    columns. They are worked on where they are: targets, residuals and weights stay with
+    the blocks of X, sums are all that travels, and `weights_` and `inlier_mask_` are
+    Dask arrays, which are left out when the model is pickled. Persist X and y first if
+    they fit in the memory of the workers.
 
     References
     ----------

@@ -103,6 +103,10 @@ class BlockRows:
         self.n_rows: int = X.shape[0]
         self.chunks: list[slice] = X.row_blocks
         self.beside = BlockRows(X, blocks, False) if reads_rows else self
+        # Where workers hold the blocks, every task names its own, needed or not: the
+        # scheduler then leaves it, and the columns, where they are.
+        held = (block.dask.get(block.key) for block in blocks)
+        self._anchored = all(hasattr(value, "result") for value in held)
 
     # Columns
 
@@ -267,13 +271,13 @@ class BlockRows:
             self.X.dtype,
         )
         task = dask.delayed(function or _all, pure=False, traverse=False)
-        opened = any(call.opens for call in calls.calls)
+        named = calls.opens or self._anchored
         numbers = list(range(len(self.chunks))) if numbers is None else numbers
         return [
             task(
                 calls,
                 self.chunks[i],
-                self._blocks[i] if opened else None,
+                self._blocks[i] if named else None,
                 *(leaf[i] for leaf in leaves),
             )
             for i in numbers
@@ -333,16 +337,17 @@ class _Call:
 
 
 class _Calls:
-    __slots__ = ("calls", "dtype")
+    __slots__ = ("calls", "dtype", "opens")
 
     def __init__(self, calls: tuple[_Call, ...], dtype: np.dtype) -> None:
         self.calls, self.dtype = calls, dtype
+        self.opens = any(call.opens for call in calls)
 
 
 def _all(calls: _Calls, chunk: slice, block: Any, *leaves: Any) -> tuple[Any, ...]:
     """The task: values of all calls on one block."""
     rows = None
-    if block is not None:
+    if calls.opens:
         rows = np.asarray(block).astype(calls.dtype, copy=False)
     known: dict[int, Any] = {}
 

@@ -104,8 +104,12 @@ def blas_threads(rows):
 class TestDask:
     @pytest.fixture(scope="class")
     def cluster(self):
+        dask = pytest.importorskip("dask")
         distributed = pytest.importorskip("distributed")
+        # Workers do not take blocks from each other, which would count as traffic.
+        config = {"distributed.scheduler.work-stealing": False}
         with (
+            dask.config.set(config),
             distributed.LocalCluster(
                 n_workers=2, threads_per_worker=1, dashboard_address=None
             ) as cluster,
@@ -176,21 +180,22 @@ class TestDask:
             y = da.from_array(y, chunks=size).persist()
             distributed.wait([X, y])
             counts = []
-            for max_iter in (1, 3):
+            for max_iter in (2, 2, 12):  # the first one to warm up
                 before = sent()
-                params = {"init": start + 0.3, "scale": 0.1, "criterion": "fixed"}
+                params = {"init": start + 0.01, "scale": 0.1, "criterion": "fixed"}
                 robust(X, y, max_iter=max_iter, tol=0.0, **params)
                 counts.append(sent() - before)
-            return (counts[1] - counts[0]) / 2
+            return (counts[2] - counts[1]) / 10
 
-        # Without the matrix that is kept on many rows, iterations are alike.
         with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)
+            # Without the matrix that is kept on many rows, iterations are alike.
             patch.setattr(reweighting, "_KEEP_ROWS", 10**9)
             few, many = per_iteration(1), per_iteration(8)
-        # Where sums meet is up to the scheduler.
-        assert 0 < many < 1.5 * few + 1_000
-        assert many < 20_000  # 8 bytes for each of 72,000 rows would be 576,000
+        # Partial sums of a few blocks, two or three times. Where they meet is up to
+        # the scheduler, so that the last digits differ.
+        assert 0 < few < 10_000 and 0 < many < 10_000  # a column has 576,000 bytes
+        assert abs(many - few) < 0.5 * few
 
     def test_unknown_lengths(self):
         X, y = self.arrays()
