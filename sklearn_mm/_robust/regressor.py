@@ -180,7 +180,8 @@ class HalfQuadraticRobustRegressor(
 
     scale_ : float or ndarray of shape (n_outputs,)
         Standard deviation of the inliers' noise, given or estimated. An array if there
-        are several outputs, each of which has its own.
+        are several outputs, each of which has its own. With a penalty, an estimate is
+        at least three times the bias that the penalty gives to the residuals.
 
     covariance_ : ndarray of shape (q, q) or (n_outputs, q, q)
         Covariance of the coefficients in order, then of the intercept where one is
