@@ -37,8 +37,11 @@ def fit_weighted(estimator: Any, X: Any, y: Array, weight: Array | None) -> Any:
     """Fit on the rows of positive weight; None means that no weights are passed.
 
     A row of weight zero is a row that is not there. Leaving it out saves time, and many
-    learners that count rows (those of a leaf, say) would count it all the same.
+    learners that count rows (those of a leaf, say) would count it all the same. If no
+    row has weight, as may happen in a fold of a few rows, all of them count alike.
     """
+    if weight is not None and not np.any(weight > 0.0):
+        weight = None
     if weight is not None and not np.all(weight > 0.0):
         rows = np.flatnonzero(weight > 0.0)
         X, y, weight = _safe_indexing(X, rows), y[rows], weight[rows]
