@@ -622,4 +622,4 @@ def test_a_fold_without_weight_is_fitted_as_it_is(rng):
     y = X @ [1.0, 2.0]
     model = make_pipeline(StandardScaler(), LinearRegression())
     fitted = fit_weighted(clone(model), X, y, np.zeros(5))
-    assert_allclose(fitted.predict(X), y)
+    np.testing.assert_allclose(fitted.predict(X), y)
