@@ -24,6 +24,8 @@ from sklearn_mm.kernels import Kernel
 # large ones lose so much weight that they no longer hold the penalty: the objective has
 # no minimum near the plane then, but one at zero.
 _BIASES = 3.0
+# The scale of all rows is not below this part of that of the rows that decided.
+_LEAST_REFINED = 0.5
 
 
 @dataclass(frozen=True)
@@ -87,9 +89,9 @@ def robust_start(
     )
     if point is None:
         point = model.at(choice.theta.ravel(), base.residual)
-    if scale is None and rows.sampled:
-        width = _on_all_rows(model, sample_weight, choice, point)
-        choice = replace(choice, scale=width)
+        if scale is None and rows.sampled:
+            width = _on_all_rows(model, sample_weight, choice, point)
+            choice = replace(choice, scale=width)
     return _start(model, sample_weight, choice, point, scale is None)
 
 
@@ -144,4 +146,4 @@ def _on_all_rows(
         return total
 
     total = beside.total(weight)
-    return refined_scale(sums, choice.scale, 0.0 * choice.scale, total)
+    return refined_scale(sums, choice.scale, _LEAST_REFINED * choice.scale, total)
