@@ -7,6 +7,7 @@ from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.dummy import DummyRegressor
 from sklearn.linear_model import LinearRegression, Ridge
 
+from sklearn_mm import HalfQuadraticRobustRegressor
 from sklearn_mm._robust.init import given_start
 from sklearn_mm._robust.scaling import Scaling
 from sklearn_mm._rows.sources import lazy_rows
