@@ -405,7 +405,7 @@ def has_dask():
     return True
 
 
-def show_dask(n_rows, n_features=20, n_blocks=4, repeats=5):
+def show_dask(n_rows, n_features=20, n_blocks=8, repeats=5):
     if not has_dask():
         return
     import dask

@@ -14,6 +14,8 @@ from hypothesis import HealthCheck, settings
 ROOT = Path(__file__).resolve().parents[1]
 # Examples are scripts, not a package; tests run and reuse them.
 sys.path.insert(0, str(ROOT / "examples"))
+# Read by type checkers; two lines of it are wrong on purpose.
+collect_ignore = ["package/typed_use.py"]
 
 settings.register_profile(
     "default",

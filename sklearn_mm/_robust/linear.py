@@ -140,6 +140,15 @@ class LinearResidual:
             penalty += float(np.sum(np.abs(coef) @ self.l1))
         return penalty
 
+    def pull(self, theta: Array) -> Array:
+        """Inner product of theta and the penalty's gradient there, per output."""
+        B = theta.reshape(self.shape)
+        pull: Array = self.ridge @ np.square(B)
+        if self.l1:
+            coef = B[: len(self.frame.mean)] / self.frame.scale[:, None]
+            pull = pull + np.abs(coef).sum(axis=0) * self.l1
+        return pull
+
     @property
     def ridge(self) -> Array:
         """Diagonal of P."""

@@ -182,7 +182,8 @@ class HalfQuadraticRobustRegressor(
 
     scale_ : float or ndarray of shape (n_outputs,)
         Given or estimated standard deviation of the noise of the inliers. With several
-        outputs, an array with one value per output.
+        outputs, an array with one value per output. With a penalty, an estimate is at
+        least three times the bias of the residuals due to the penalty.
 
     covariance_ : ndarray of shape (q, q) or (n_outputs, q, q)
         Covariance of the coefficients, followed by the intercept if one is fitted,

@@ -8,7 +8,7 @@ import pytest
 import scipy.sparse
 from numpy.testing import assert_allclose
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.linear_model import Ridge
+from sklearn.linear_model import ElasticNet, Ridge
 
 from sklearn_mm import HalfQuadraticRobustRegressor
 
@@ -368,6 +368,22 @@ def test_a_penalty_that_is_too_weak_is_said():
     assert_allclose(
         model.coef_, Ridge(alpha=1e-3).fit(X[6:], y[6:]).coef_, atol=0.5, rtol=0.2
     )
+
+
+@pytest.mark.filterwarnings("ignore:.*lie exactly on the fitted plane")
+@pytest.mark.parametrize("l1_ratio", [0.0, 0.5])
+@pytest.mark.parametrize("alpha", [1e-6, 1e-3, 0.1, 1.0])
+@pytest.mark.parametrize("n_bad", [0, 8])
+def test_a_penalty_does_not_outweigh_exact_rows(rng, alpha, l1_ratio, n_bad):
+    # The loss is bounded by the noise, of which there is none, and the penalty is not.
+    X = rng.normal(size=(40, 2))
+    y = X @ [2.0, -1.0] + 3.0
+    exact = ElasticNet(alpha / (40 - n_bad), l1_ratio=l1_ratio, tol=1e-10)
+    expected = exact.fit(X[n_bad:], y[n_bad:]).coef_
+    y[:n_bad] += 100.0
+    model = fit(X, y, alpha=alpha, l1_ratio=l1_ratio)
+    assert_allclose(model.coef_, expected, rtol=0.05)
+    assert model.inlier_mask_.sum() == 40 - n_bad
 
 
 @pytest.mark.filterwarnings("error")

@@ -7,6 +7,7 @@ from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.dummy import DummyRegressor
 from sklearn.linear_model import LinearRegression, Ridge
 
+from sklearn_mm import HalfQuadraticRobustRegressor
 from sklearn_mm._robust.init import given_start
 from sklearn_mm._robust.scaling import Scaling
 from sklearn_mm._rows.sources import lazy_rows
@@ -204,3 +205,15 @@ def test_the_targets_are_left_as_they_are(rng):
     for init in ("ols", [1.0, 2.0, 3.0], LinearRegression()):
         data.start(init)
     assert_array_equal(data.y, before)
+
+
+@pytest.mark.parametrize("n", [200, 3000])
+@pytest.mark.parametrize("noise", [0.1, 1.0])
+def test_scale_about_a_start_that_outliers_have_moved(rng, n, noise):
+    # Inliers and outliers lie on either side of the plane of least squares.
+    X = rng.normal(size=(n, 3))
+    y = X @ [1.0, 2.0, 3.0] + noise * rng.normal(size=n)
+    y[: n // 4] += 9.0
+    model = HalfQuadraticRobustRegressor(init="ols", random_state=0).fit(X, y)
+    assert_allclose(model.coef_, [1.0, 2.0, 3.0], atol=0.3 * noise)
+    assert_allclose(model.scale_, noise, rtol=0.15)

@@ -33,7 +33,7 @@ from sklearn_mm._robust.learner.out_of_fold import OutOfFold, halves
 from sklearn_mm._robust.learner.rounds import Reweighting, RobustLoss
 from sklearn_mm._robust.learner.scale import by_prediction, core_scale, shorth
 from sklearn_mm._robust.learner.start import Targets, estimate_noise
-from sklearn_mm._robust.learner.weighting import weight_keyword
+from sklearn_mm._robust.learner.weighting import fit_weighted, weight_keyword
 from sklearn_mm.criteria import Fixed, Graduated, RelaxedGeneralized
 from sklearn_mm.kernels import KERNELS, get_kernel
 
@@ -615,3 +615,11 @@ class TestScales:
             found = estimate_noise(learner, targets, np.zeros(2000))
             hard, easy = found.local[noise > 1.0], found.local[noise == 1.0]
             assert np.median(hard) / np.median(easy) == pytest.approx(ratio, rel=0.3)
+
+
+def test_a_fold_without_weight_is_fitted_as_it_is(rng):
+    X = rng.normal(size=(5, 2))
+    y = X @ [1.0, 2.0]
+    model = make_pipeline(StandardScaler(), LinearRegression())
+    fitted = fit_weighted(clone(model), X, y, np.zeros(5))
+    np.testing.assert_allclose(fitted.predict(X), y)

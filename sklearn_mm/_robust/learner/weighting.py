@@ -37,8 +37,11 @@ def fit_weighted(estimator: Any, X: Any, y: Array, weight: Array | None) -> Any:
     """Fit on the rows of positive weight; None means that no weights are passed.
 
     A row of weight zero should have no effect. Omitting it saves time, and learners
-    that count rows, e.g. those of a leaf, would otherwise count it.
+    that count rows, e.g. those of a leaf, would otherwise count it. If no row has
+    weight, as may happen in a fold of a few rows, all rows have the same weight.
     """
+    if weight is not None and not np.any(weight > 0.0):
+        weight = None
     if weight is not None and not np.all(weight > 0.0):
         rows = np.flatnonzero(weight > 0.0)
         X, y, weight = _safe_indexing(X, rows), y[rows], weight[rows]
