@@ -286,10 +286,9 @@ def robust_least_squares(
     iterations. "graduated" is ``criteria.Graduated(n_iter_per_level=8)`` here.
 
     With a structure, memory grows with the number of residual vectors and of pairs of
-    them that share a block of the second group. Bundle adjustment with 6 + 3 parameters
-    and 1,135,000 observations took 1.5 GB in all, the example's own arrays included
-    (``examples/benchmarks/bundle_speed.py --large``). Reduced systems of up to 4000
-    unknowns are dense.
+    them that share a block of the second group: 1.1 GB for bundle adjustment with 6 + 3
+    parameters and 1,135,000 observations, the example's own arrays included. Reduced
+    systems of up to 4000 unknowns are dense.
 
     References
     ----------
@@ -380,7 +379,8 @@ def _with_found_width(model, start, kernel, criterion, max_nfev, options):
         problem = _make_problem(model, kernel, constant * scale, point)
         budget = model.n_fun + _SEARCH_NFEV
         run = Run(problem, budget, _SEARCH_TOLERANCES, None, 0)
-        status, point, _ = run.minimize(point, Fixed(EXACT) if exact else rough)
+        chosen = Fixed(EXACT) if exact else rough
+        status, point, _ = run.minimize(point, chosen, keep_start=True)
         return point, status == INTERRUPTED
 
     def solve_subset(point, mask):
@@ -391,7 +391,7 @@ def _with_found_width(model, start, kernel, criterion, max_nfev, options):
         # works has been seen elsewhere.
         with np.errstate(all="ignore"):
             try:
-                status, point, _ = run.minimize(point, Fixed(EXACT))
+                status, point, _ = run.minimize(point, Fixed(EXACT), keep_start=True)
             except (ArithmeticError, ValueError):
                 return point, False
         return point, status == INTERRUPTED
