@@ -237,7 +237,7 @@ class Reprojection:
 
     def depth(self, x=None):
         """P[2] of every observation; negative in front of the camera."""
-        return self._project(self.x0 if x is None else x).P[2]
+        return self._project(self.x0 if x is None else x).depth
 
     def fun(self, x):
         """Residuals, two per observation."""
@@ -247,13 +247,14 @@ class Reprojection:
     def jac(self, x):
         """Block Jacobians in cameras and points: (n, 2, 6 or 9) and (n, 2, 3)."""
         view = self._project(x)
+        self._seen = None, None  # nothing else is asked for at this x
         p, n = view.p, view.squared
         # Q = dr/dP: the distorted projection by p, times dp/dP = -(I, p) / P_z.
         slope = view.focal * (2.0 * view.k1 + 4.0 * view.k2 * n)
         M = slope * p[:, None] * p
         M[0, 0] += view.focal * view.distortion
         M[1, 1] += view.focal * view.distortion
-        M /= -view.P[2]
+        M /= -view.depth
         A = np.empty((2, self.camera_dim, len(n)))
         A[:, 3:5] = M
         A[:, 5] = M[:, 0] * p[0] + M[:, 1] * p[1]
@@ -270,9 +271,9 @@ class Reprojection:
             A[:, 8] = n * A[:, 7]
         B = np.empty((2, 3, len(n)))
         for k in range(3):
-            np.multiply(Q[:, 0], view.R[0, k], out=B[:, k])
-            B[:, k] += Q[:, 1] * view.R[1, k]
-            B[:, k] += Q[:, 2] * view.R[2, k]
+            np.multiply(Q[:, 0], view.R(0, k), out=B[:, k])
+            B[:, k] += Q[:, 1] * view.R(1, k)
+            B[:, k] += Q[:, 2] * view.R(2, k)
         return A.transpose(2, 0, 1), B.transpose(2, 0, 1)
 
     def retract(self, x, delta):
@@ -305,20 +306,26 @@ class _View:
         per_camera = np.concatenate(
             [rotation.reshape(-1, 9), cameras[:, 3:]], axis=1
         ).T.copy()
-        values = np.take(per_camera, camera, axis=1)
+        self._rotation, self._camera = per_camera[:9].reshape(3, 3, -1), camera
+        self.focal, self.k1, self.k2 = np.take(per_camera[12:], camera, axis=1)
         X = np.take(points.T.copy(), point, axis=1)
-        self.R = values[:9].reshape(3, 3, -1)
-        t, (self.focal, self.k1, self.k2) = values[9:12], values[12:]
         self.q = np.empty_like(X)
         for k in range(3):
-            np.multiply(self.R[k, 0], X[0], out=self.q[k])
-            self.q[k] += self.R[k, 1] * X[1]
-            self.q[k] += self.R[k, 2] * X[2]
-        self.P = self.q + t
+            np.multiply(self.R(k, 0), X[0], out=self.q[k])
+            self.q[k] += self.R(k, 1) * X[1]
+            self.q[k] += self.R(k, 2) * X[2]
+        del X
+        P = np.take(per_camera[9:12], camera, axis=1)
+        P += self.q
+        self.depth = P[2].copy()
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            self.p = self.P[:2] / -self.P[2]
+            self.p = P[:2] / -self.depth
             self.squared = self.p[0] ** 2 + self.p[1] ** 2
             self.distortion = 1.0 + self.squared * (self.k1 + self.k2 * self.squared)
+
+    def R(self, i, j):
+        """Entries of the rotations; all nine would be half as large as the Jacobian."""
+        return np.take(self._rotation[i, j], self._camera)
 
 
 def synthetic_scene(

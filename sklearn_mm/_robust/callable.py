@@ -49,6 +49,10 @@ class CallablePoint:
         """A matrix, or two arrays of blocks if there is a structure."""
         return self.model.jacobian(self.theta, self.residual)
 
+    def release(self) -> None:
+        """Let go of the Jacobian, whoever still holds the point."""
+        self.__dict__.pop("jacobian", None)
+
     def bare(self) -> CallablePoint:
         """The same without a Jacobian, to be kept for later."""
         return CallablePoint(self.theta, self.residual, self.model)

@@ -298,7 +298,7 @@ def robust_least_squares(
 
     With a structure, memory grows with the number of residual vectors and of pairs of
     them that share a block of the second group. Bundle adjustment with 6 + 3 parameters
-    and 1,135,000 observations required 1.5 GB in total, including the arrays of the
+    and 1,135,000 observations required 1.1 GB in total, including the arrays of the
     example itself (``examples/benchmarks/bundle_speed.py --large``). Reduced systems of
     up to 4000 unknowns are dense.
 
@@ -391,7 +391,8 @@ def _with_found_width(model, start, kernel, criterion, max_nfev, options):
         problem = _make_problem(model, kernel, constant * scale, point)
         budget = model.n_fun + _SEARCH_NFEV
         run = Run(problem, budget, _SEARCH_TOLERANCES, None, 0)
-        status, point, _ = run.minimize(point, Fixed(EXACT) if exact else rough)
+        chosen = Fixed(EXACT) if exact else rough
+        status, point, _ = run.minimize(point, chosen, keep_start=True)
         return point, status == INTERRUPTED
 
     def solve_subset(point, mask):
@@ -402,7 +403,7 @@ def _with_found_width(model, start, kernel, criterion, max_nfev, options):
         # evaluated. Errors of fun in general are found by the other fits.
         with np.errstate(all="ignore"):
             try:
-                status, point, _ = run.minimize(point, Fixed(EXACT))
+                status, point, _ = run.minimize(point, Fixed(EXACT), keep_start=True)
             except (ArithmeticError, ValueError):
                 return point, False
         return point, status == INTERRUPTED

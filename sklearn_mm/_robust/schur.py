@@ -163,10 +163,9 @@ class SchurSystem:
         None if the matrix is not positive definite to rounding.
         """
         du, dv = damping * self._du, damping * self._dv
-        U, V = _damped(self._U, du), _damped(self._V, dv)
-        T = _inverse_factor(V)
-        right = self._second_product(_solve(T, self._h))
-        reduced = self._first_sum(right) - self._g
+        U, T = _damped(self._U, du), _inverse_factor(_damped(self._V, dv))
+        # Arrays over observations are not named: here memory is at its peak.
+        reduced = self._first_sum(self._second_product(_solve(T, self._h))) - self._g
         x = self._solve_reduced(U, T, reduced)
         if x is None or not np.isfinite(x).all():
             return None
@@ -228,19 +227,20 @@ class SchurSystem:
 
     def _couplings(self, T: Array) -> Array:
         """Z' = L^-1 B'A of every observation, shape (n, q, p)."""
-        B, second = self._B, self._plan.second
-        (_, q, n), p = B.shape, self._A.shape[1]
-        BT = np.empty_like(B)
-        for k in range(q):
-            np.multiply(B[:, 0], T[k, 0][second], out=BT[:, k])
-            for j in range(1, k + 1):
-                BT[:, k] += B[:, j] * T[k, j][second]
+        (_, q, n), p = self._B.shape, self._A.shape[1]
         Z = np.empty((n, q * p))
         for begin in range(0, n, _BATCH_OBSERVATIONS):
             part = slice(begin, begin + _BATCH_OBSERVATIONS)
-            product = BT[0, :, None, part] * self._A[0, None, :, part]
+            A, B = self._A[..., part], self._B[..., part]
+            second = self._plan.second[part]
+            BT = np.empty(B.shape)
+            for k in range(q):
+                np.multiply(B[:, 0], T[k, 0][second], out=BT[:, k])
+                for j in range(1, k + 1):
+                    BT[:, k] += B[:, j] * T[k, j][second]
+            product = BT[0, :, None] * A[0]
             for d in range(1, len(B)):
-                product += BT[d, :, None, part] * self._A[d, None, :, part]
+                product += BT[d, :, None] * A[d]
             Z[part] = product.reshape(q * p, -1).T
         return Z.reshape(n, q, p)
 

@@ -104,7 +104,7 @@ class EffortBisection:
             if again is not None:
                 return again
         latent = problem.start(batch) if self.latent is None else self.latent
-        self.latent = None
+        self.latent = self.last = None
         n_trials = 0
 
         def attempt(effort: float) -> Trial:
@@ -115,11 +115,12 @@ class EffortBisection:
             return _trial(problem, point, latent, bounds, effort, step)
 
         guess = math.sqrt(1.0 - self.contraction * (1.0 - self.effort**2))
-        trial = attempt(guess if prescribed is None else prescribed)
         if prescribed is None:
-            trial = self._search(attempt, trial, memory)
+            trial = self._search(attempt, attempt(guess), memory)
             # A round of zero effort says nothing about the next one's.
             self.effort = trial.effort or self.effort
+        else:
+            trial = attempt(prescribed)
         satisfied = self.criterion.satisfied(trial, memory)
         self.last = Inferred(trial, satisfied, float(n_trials), prescribed is not None)
         return self.last

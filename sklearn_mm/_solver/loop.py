@@ -124,6 +124,9 @@ def minimize(
                 after = memory.after(inferred.trial, moved.accepted)
                 history.append(inferred, moved, memory)
                 memory, previous, point = after, point.theta, moved.point
+                # They hold what was computed at the last point: not while the next
+                # one's is.
+                del inferred, moved
             history.end_epoch()
             if monitor is not None and monitor.end(point, history.last()):
                 return Result(point, epoch + 1, Status.STOPPED, memory)
