@@ -90,6 +90,39 @@ def test_no_evidence_for_a_part_of_one_population():
         assert evidence(rows, everything, part)[0][0] < 5.0
 
 
+def leverage_points(rng, offset):
+    X = rng.normal(size=(30, 4))
+    X[:8] += 10.0
+    y = X.sum(axis=1) + rng.normal(size=30)
+    y[:8] += offset
+    rows = WhitenedRows.of(X, y[:, None], np.ones(30), np.zeros(4), True)
+    everything = all_rows(rows, rows.solve(np.ones((1, 30))))
+    part = (np.arange(30) >= 8)[None] * 1.0
+    scale = np.ones((1, 1)) / rows.unit
+    return rows, everything, settle(rows, rows.solve(part), scale)
+
+
+def test_evidence_knows_leverage_points():
+    # X alone says which rows are bad: far out they may be all, elsewhere none.
+    for seed in range(10):
+        rows, everything, part = leverage_points(np.random.default_rng(seed), 30.0)
+        assert not (part.distance[0, :8] <= Window.of(1).square).any()
+        nats, _ = evidence(rows, everything, part)
+        ratio = np.log(everything.scale / part.scale)[0, 0]
+        log = ratio + 0.5 * (everything.distance - part.distance)[0]
+        core = (everything.distance[0] <= Window.of(1).square) & (np.arange(30) >= 8)
+        odds = np.exp(log[core]) * Window.of(1).probability - 1.0
+        least = np.log1p(0.97 * odds).sum() - np.log(30) - (5 + 1) * ratio - 5
+        assert nats[0] >= least
+        assert nats[0] > 2.0
+
+
+def test_no_evidence_against_good_leverage_points():
+    for seed in range(10):
+        rows, everything, part = leverage_points(np.random.default_rng(seed), 0.0)
+        assert evidence(rows, everything, part)[0][0] < 1.5
+
+
 def test_evidence_knows_near_outliers_on_one_side(rng):
     # The rest follows a law of its own: the ratio of two explicit likelihoods.
     x = rng.normal(size=(40, 1))

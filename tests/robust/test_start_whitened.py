@@ -34,6 +34,20 @@ def test_solutions_are_those_of_ridge(rng, p, alpha):
         assert_allclose(rows.whiten(coef)[0], theta, atol=1e-9)
 
 
+def test_leverage_is_that_of_rows_left_out(rng):
+    X, Y, _ = problem(rng, 30, 3, 1)
+    weight = rng.integers(1, 4, size=30).astype(float)
+    weight *= 30 / weight.sum()
+    rows = WhitenedRows.of(X, Y, weight, np.zeros(3), True)
+    part = rng.uniform(size=(2, 30)) < 0.6
+    Z = np.hstack([X, np.ones((30, 1))])  # leverage does not depend on coordinates
+    for mask, found in zip(part, rows.leverage(part), strict=True):
+        for i in range(30):
+            others = mask & (np.arange(30) != i)
+            gram = (Z[others] * weight[others, None]).T @ Z[others]
+            assert_allclose(found[i], Z[i] @ np.linalg.solve(gram, Z[i]), rtol=1e-5)
+
+
 def test_wide_rows_are_the_same(rng):
     X, Y, u = problem(rng, 60, 20)
     penalty = rng.uniform(1, 2, size=20)

@@ -243,6 +243,18 @@ class WhitenedRows:
         gram, _ = self._normal_equations(w)
         return np.trace(_solve(gram, gram - self.ridge), axis1=1, axis2=2)
 
+    def leverage(self, part: Array) -> Array:
+        """Leverage of all rows on fits to some of them, as if each were left out.
+
+        That is z' G^-1 z, with the Gram matrix G of the other rows. `part` is a mask of
+        shape (c, n), and so is what is returned. Needs normal equations.
+        """
+        w = part * self.weight
+        gram, _ = self._normal_equations(w)
+        inverse = _solve(gram, np.broadcast_to(np.eye(self.n_parameters), gram.shape))
+        h = np.einsum("cnr,nr->cn", self.Z @ inverse, self.Z)
+        return h / np.maximum(1.0 - w * h, 1e-9)
+
     def _normal_equations(self, w: Array) -> tuple[Array, Array]:
         r, upper = self.n_parameters, self.upper
         gram = np.empty((len(w), r, r))
