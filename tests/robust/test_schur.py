@@ -120,8 +120,8 @@ def test_to_sparse():
         ([[0]], [0], {}, "one-dimensional"),
         ([], [], {}, "one-dimensional array of integers"),
         (np.array([], int), np.array([], int), {}, "no residuals"),
-        ([-1], [0], {}, r"first must lie in \[0, 0\)|first must lie"),
-        ([0], [5], {"n_second": 5}, r"second must lie in \[0, 5\)"),
+        ([-1], [0], {}, r"first must be in \[0, 0\)|first must be"),
+        ([0], [5], {"n_second": 5}, r"second must be in \[0, 5\)"),
         ([0], [0], {"first_dim": 0}, "first_dim must be a positive integer"),
     ],
 )

@@ -87,11 +87,14 @@ def robust_start(
         random_state=random_state,
         theta=None if point is None else point.theta.reshape(model.shape),
     )
+    # A start of the user's leads to a population, and the scale is that one's.
+    given, searched = point is not None, scale is None and rows.sampled
     if point is None:
         point = model.at(choice.theta.ravel(), base.residual)
-        if scale is None and rows.sampled:
-            width = _on_all_rows(model, sample_weight, choice, point)
-            choice = replace(choice, scale=width)
+    if searched:
+        settled = model.at(choice.theta.ravel()) if given else point
+        width = _on_all_rows(model, sample_weight, choice, settled)
+        choice = replace(choice, scale=width)
     return _start(model, sample_weight, choice, point, scale is None)
 
 

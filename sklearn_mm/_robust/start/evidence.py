@@ -80,8 +80,8 @@ def evidence(
     first = each.sum(axis=2).max(axis=0)
     apart = _two_laws(rows, larger, smaller, in_larger, in_smaller)
     nats = np.maximum(first, apart) - free
-    if rows.is_direct:
-        fourth = _far_out(rows, each, in_smaller) - _FAR_OUT * rows.effective
+    if rows.is_direct:  # a penalty does not make the order of leverages simpler
+        fourth = _far_out(rows, each, in_smaller) - _FAR_OUT * rows.n_parameters
         nats = np.maximum(nats, fourth - free)
     if rows.n_outputs == 1 and rows.n_rows > _MANY_ROWS * rows.effective:
         third = _in_the_band(rows, larger, smaller, log, in_larger, in_smaller)

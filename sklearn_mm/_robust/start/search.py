@@ -142,7 +142,8 @@ def choose_plane(
     random_state : RandomState
         Source of random subsets.
     theta : ndarray of shape (p + intercept, d) or None
-        A plane that is given; only the scale is then looked for.
+        A plane that is given; only the scale of the population that it leads to is
+        then looked for.
     """
     wide = X.shape[1] > MAX_WHITENED
     rows = (WideRows if wide else WhitenedRows).of(X, Y, weight, penalty, intercept)
@@ -185,7 +186,7 @@ def choose_plane(
         else:
             found = found.joined(all_rows(rows, own))
             chosen = _least_objective(rows, found, kernel, tuning, scale)
-    plane = rows.unwhiten(chosen.theta[0]) if theta is None else theta
+    plane = rows.unwhiten(chosen.theta[0])
     share = float(chosen.share[0])
     verdict = _judge(rows, chosen, determined, scale is None)
     if worse > _OVERFITTED:
