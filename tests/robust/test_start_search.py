@@ -54,7 +54,7 @@ def test_given_plane_and_known_scale(rng):
     X, Y = data(rng)
     theta = np.array([[1.0], [1.0], [1.0], [0.0]])
     given = choose(X, Y, theta=theta)
-    assert given.theta is theta
+    assert_allclose(given.theta, theta, atol=0.3)  # the population it leads to
     assert_allclose(given.scale, 1.0, atol=0.25)
     known = choose(X, Y, scale=np.array([0.5]))
     assert_allclose(known.scale, 0.5)
