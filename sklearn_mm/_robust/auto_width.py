@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 from scipy.special import gammaln
 
+from sklearn_mm._robust.callable import CallablePoint, CallableResidual
 from sklearn_mm._robust.core import Core, find_core, median_scale
 from sklearn_mm._solver.roles import Array
 
@@ -59,7 +60,11 @@ class Candidate:
 
 
 def find_width(
-    solve: Solve, solve_subset: SolveSubset, point: Any, d: int, n_parameters: int
+    solve: Solve,
+    solve_subset: SolveSubset,
+    model: CallableResidual,
+    x0: CallablePoint,
+    n_parameters: int,
 ) -> tuple[Candidate, bool]:
     """The likeliest candidate, and whether the search was interrupted.
 
@@ -72,12 +77,14 @@ def find_width(
     solve_subset : callable
         ``solve_subset(point, mask)`` does the same by least squares on a part of the
         residual vectors.
-    point : CallablePoint
+    model : CallableResidual
+        The residuals.
+    x0 : CallablePoint
         Where to start.
-    d, n_parameters : int
-        Dimension of residual vectors, number of parameters.
+    n_parameters : int
+        Number of parameters that are not fixed.
     """
-    norms = _norms(point)
+    d, norms = model.residual_dim, _norms(x0)
     # The median is zero where half of the residuals are.
     start = median_scale(norms, d) or float(np.sqrt(np.mean(np.square(norms)) / d))
     floor = max(_EXACT_FIT * start, _SMALLEST)
@@ -95,7 +102,7 @@ def find_width(
         return _likeliest(cores, d, n_parameters, extent)
 
     # How good is x0? The likeliest core of its own residuals tells.
-    first = likeliest_core(point, start, extent_of(point, start))
+    first = likeliest_core(x0, start, extent_of(x0, start))
     candidates = [first]
 
     def fit(point: Any, scale: float, exact: bool) -> Candidate:
@@ -106,10 +113,10 @@ def find_width(
             raise KeyboardInterrupt
         return candidates[-1]
 
-    x0 = point
     try:
-        fit(point, first.core.scale, True)
-        point = fit(point, start, False).point
+        x0 = model.linearized(x0)  # many fits begin here
+        fit(x0, first.core.scale, True)
+        point = fit(x0, start, False).point
         widest = max(median_scale(_norms(point), d), floor)
         extent = extent_of(point, widest)
         candidates[-1] = judged(point, widest)

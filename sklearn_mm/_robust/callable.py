@@ -14,10 +14,9 @@ scalar.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import numpy as np
 import scipy.sparse
@@ -36,26 +35,17 @@ _TINY = np.finfo(np.float64).tiny
 
 @dataclass(frozen=True)
 class CallablePoint:
-    """A theta, the residuals there, and on demand their Jacobian."""
+    """A theta, the residuals there, and their Jacobian if it has been computed.
+
+    Only proposals, and points that were not left by a step, hold a Jacobian: there is
+    one at a time, which matters for a million residuals.
+    """
 
     theta: Array
     residual: Array  # (n, residual_dim)
-    model: CallableResidual
+    jacobian: Any = None  # a matrix, or two arrays of blocks if there is a structure
 
-    penalty = 0.0
-
-    @functools.cached_property
-    def jacobian(self) -> Any:
-        """A matrix, or two arrays of blocks if there is a structure."""
-        return self.model.jacobian(self.theta, self.residual)
-
-    def release(self) -> None:
-        """Let go of the Jacobian, whoever still holds the point."""
-        self.__dict__.pop("jacobian", None)
-
-    def bare(self) -> CallablePoint:
-        """The same without a Jacobian, to be kept for later."""
-        return CallablePoint(self.theta, self.residual, self.model)
+    penalty: ClassVar[float] = 0.0
 
 
 @dataclass(frozen=True)
@@ -95,6 +85,8 @@ class CallableResidual:
     relative_step, sparsity, workers
         Of finite differences: relative steps, the pattern of the Jacobian, and a
         function like `map` that evaluates `fun` at several points.
+    needs_columns : bool
+        Whether the columns of the Jacobian must be known, not only its products.
     """
 
     def __init__(
@@ -111,6 +103,7 @@ class CallableResidual:
         relative_step: Any = None,
         sparsity: Any = None,
         workers: Workers = map,
+        needs_columns: bool = False,
     ) -> None:
         self._fun, self._jac = fun, jac
         self.residual_dim = residual_dim
@@ -121,7 +114,9 @@ class CallableResidual:
         self.sparsity, self._workers = sparsity, workers
         if not callable(jac):
             self._differences = Differences(jac, relative_step, box)
-        self._returned = Returned(residual_dim, structure, retract is None, fixed)
+        self._returned = Returned(
+            residual_dim, structure, retract is None, fixed, needs_columns
+        )
         self.n_fun = self.n_jac = 0
         self._size: int | None = None  # of the residuals, once known
         self._groups: Indices | None = None  # of columns, once known
@@ -131,7 +126,13 @@ class CallableResidual:
         self.n_fun += 1
         value = self._returned.residuals(self._fun(theta), self._size)
         self._size = value.size
-        return CallablePoint(theta, value.reshape(-1, self.residual_dim), self)
+        return CallablePoint(theta, value.reshape(-1, self.residual_dim))
+
+    def linearized(self, point: CallablePoint) -> CallablePoint:
+        """The point with its Jacobian."""
+        if point.jacobian is not None:
+            return point
+        return replace(point, jacobian=self.jacobian(point.theta, point.residual))
 
     def retract(self, theta: Array, delta: Array) -> Array:
         """Theta moved by delta."""
@@ -152,7 +153,7 @@ class CallableResidual:
         slope: Array | None = None,
     ) -> NormalSystem:
         """The system of the module's head with w = weight, c = bend, s = slope."""
-        r, J = point.residual, point.jacobian
+        r, J = point.residual, self.linearized(point).jacobian
         root = np.sqrt(weight)
         right = root[:, None] * r
         if bend is not None and slope is not None:
@@ -181,11 +182,12 @@ class CallableResidual:
 
     def product(self, point: CallablePoint, delta: Array) -> Array:
         """J delta, shape (n, residual_dim)."""
-        return self._product(point.jacobian, delta)
+        return self._product(self.linearized(point).jacobian, delta)
 
     def gradient(self, point: CallablePoint, weight: Array) -> Array:
         """Gradient of sum_i weight_i |r_i|**2 / 2."""
-        J, weighted = point.jacobian, weight[:, None] * point.residual
+        J = self.linearized(point).jacobian
+        weighted = weight[:, None] * point.residual
         if self.structure is not None:
             return self.structure.pull(J[0], J[1], weighted)
         return J.T @ weighted.ravel()

@@ -6,7 +6,6 @@ from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
-from scipy.sparse.linalg import LinearOperator
 from sklearn.utils._param_validation import (
     HasMethods,
     Interval,
@@ -337,17 +336,13 @@ def robust_least_squares(
         unit=arguments.checked_units(x_scale, x0.size),
         relative_step=arguments.checked_steps(diff_step, x0.size),
         workers=arguments.checked_workers(workers),
+        needs_columns=isinstance(x_scale, str),
     )
     point = model.at(x0)
     check_start(point, structure)
     if not callable(jac):
         shape = (point.residual.size, x0.size)
         model.sparsity = arguments.checked_sparsity(jac_sparsity, shape)
-    if isinstance(x_scale, str) and isinstance(point.jacobian, LinearOperator):
-        raise ValueError(
-            "x_scale='jac' needs the columns of the Jacobian, but jac returned a "
-            "LinearOperator. Pass the sizes of the parameters instead."
-        )
     kernel = checked_kernel(kernel, known_inliers, len(point.residual), criterion)
     max_nfev = 100 * x0.size if max_nfev is None else max_nfev
     options = ((ftol, xtol, gtol), callback, verbose)
@@ -392,7 +387,7 @@ def _with_found_width(model, start, kernel, criterion, max_nfev, options):
         budget = model.n_fun + _SEARCH_NFEV
         run = Run(problem, budget, _SEARCH_TOLERANCES, None, 0)
         chosen = Fixed(EXACT) if exact else rough
-        status, point, _ = run.minimize(point, chosen, keep_start=True)
+        status, point, _ = run.minimize(point, chosen)
         return point, status == INTERRUPTED
 
     def solve_subset(point, mask):
@@ -403,15 +398,13 @@ def _with_found_width(model, start, kernel, criterion, max_nfev, options):
         # evaluated. Errors of fun in general are found by the other fits.
         with np.errstate(all="ignore"):
             try:
-                status, point, _ = run.minimize(point, Fixed(EXACT), keep_start=True)
+                status, point, _ = run.minimize(point, Fixed(EXACT))
             except (ArithmeticError, ValueError):
                 return point, False
         return point, status == INTERRUPTED
 
     n_free = start.theta.size if model.fixed is None else np.sum(~model.fixed)
-    found, interrupted = find_width(
-        solve, solve_subset, start, model.residual_dim, int(n_free)
-    )
+    found, interrupted = find_width(solve, solve_subset, model, start, int(n_free))
     tau = constant * found.core.scale
     problem = _make_problem(model, kernel, tau, start)
     run = Run(problem, model.n_fun + max_nfev, *options)

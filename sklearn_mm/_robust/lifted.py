@@ -17,7 +17,7 @@ Eliminating it leaves ``sum_i v_i**2 J_i' (I - r_i r_i' / s_i) J_i`` for theta.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -80,6 +80,10 @@ class LiftedProblem:
         """Parameters moved in the manner of the model, v by addition."""
         dx, dv = self._split(delta)
         return np.concatenate([self.inner.retract(point.inner, dx), point.v + dv])
+
+    def linearized(self, point: LiftedPoint) -> LiftedPoint:
+        """The point with the Jacobian of the residuals at the parameters."""
+        return replace(point, inner=self.inner.linearized(point.inner))
 
     def normal_system(self, point: LiftedPoint, latent: Any) -> NormalSystem:
         """Gauss-Newton model of the lifted objective."""

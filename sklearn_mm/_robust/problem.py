@@ -139,6 +139,10 @@ class HalfQuadraticProblem:
 
     # What damped steps on nonlinear residuals need.
 
+    def linearized(self, point: Any) -> Any:
+        """The point with the Jacobian of the residuals there."""
+        return self.model.linearized(point)
+
     def normal_system(self, point: Any, latent: Confidence) -> NormalSystem:
         """Gauss-Newton model of the upper bound."""
         system: NormalSystem = self.model.normal_system(

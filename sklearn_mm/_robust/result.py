@@ -137,7 +137,7 @@ def make_result(
     """Make the result of a run from its last point."""
     problem = run.problem
     model, kernel = problem.model, problem.kernel
-    weights = problem.confidence(point)
+    weights, point = problem.confidence(point), model.linearized(point)
     grad = model.gradient(point, weights)
     fixed = np.zeros(len(grad), dtype=bool) if model.fixed is None else model.fixed
     active = np.zeros(len(point.theta), dtype=int)

@@ -73,17 +73,9 @@ class Run:
         self._callback, self._verbose = callback, verbose
         self._best: Any = None
         self._best_cost, self._best_iteration = np.inf, 0
-        self._kept: Any = None  # the start, if it is needed once more
 
-    def minimize(
-        self, point: Any, criterion: Criterion, keep_start: bool = False
-    ) -> tuple[int, Any, float]:
-        """Status, point, and the upper bound on which the last step was made.
-
-        Jacobians of points that have been left are let go of; with `keep_start`, not
-        that of the start, where other runs may begin too.
-        """
-        self._kept = point if keep_start else None
+    def minimize(self, point: Any, criterion: Criterion) -> tuple[int, Any, float]:
+        """Status, point, and the upper bound on which the last step was made."""
         exact = self._exact_stage()
         first, start, to_inner = self._criterion_stage(point, criterion)
         result = run_stages(
@@ -156,13 +148,8 @@ class Run:
     def see(self, point: Any, cost: float) -> None:
         """Store the point if its cost is the lowest so far."""
         if cost < self._best_cost:
-            self._best, self._best_cost = point.bare(), cost
+            self._best, self._best_cost = point, cost
             self._best_iteration = len(self.history)
-
-    def leave(self, point: Any) -> None:
-        """Hear that a step has led away from a point."""
-        if point is not self._kept:
-            point.release()
 
     def better(self, point: Any, share: float = _SAME_COST) -> Any:
         """The point, or an earlier one whose cost is lower by more than a fraction."""
@@ -236,18 +223,14 @@ class StageMonitor(Monitor):
         self._run = run
         self._to_inner = to_inner
         self._tolerances = tolerances
-        self._from: Any = None  # where the present step began
 
     def inferred(self, point: Any, inferred: Inferred) -> None:
         """The lower bound is the cost at the point."""
-        self._from = self._to_inner(point)
-        self._run.see(self._from, inferred.trial.lower)
+        self._run.see(self._to_inner(point), inferred.trial.lower)
 
     def end(self, point: Any, record: dict[str, Any]) -> bool:
         """True if the run has to stop; sets the reason."""
         point = self._to_inner(point)
-        if point is not self._from:
-            self._run.leave(self._from)
         if self._run.update(point, record):
             return True
         if self._tolerances is None:

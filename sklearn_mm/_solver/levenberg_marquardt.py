@@ -76,11 +76,12 @@ class LevenbergMarquardtStep:
     ) -> DampedStep:
         """The damped step, and the decrease that the linear model predicts for it."""
         if isinstance(rejected, DampedStep):
-            return self._solve(rejected.system)
+            return self._solve(rejected.point, rejected.system)
+        point = problem.linearized(point)
         # A model that overflows has no finite step, and is rejected for that.
         with np.errstate(over="ignore", invalid="ignore"):
             system = problem.normal_system(point, trial.latent)
-        return self._solve(system)
+        return self._solve(point, system)
 
     def take(
         self, problem: LeastSquaresProblem, point: Any, inferred: Inferred
@@ -93,7 +94,7 @@ class LevenbergMarquardtStep:
         step = trial.proposal
         assert isinstance(step, DampedStep)
         if step.damping != self.damping:
-            step = self._solve(step.system)
+            step = self._solve(step.point, step.system)
         info = {
             "damping": self.damping,
             "optimality": float(np.abs(step.system.gradient).max()),
@@ -101,19 +102,19 @@ class LevenbergMarquardtStep:
             "step_norm": 0.0,
         }
         if step.delta is None:
-            return self._rejected(point, info)
+            return self._rejected(step.point, info)
         predicted = step.decrease
         info["step_norm"] = float(np.linalg.norm(step.delta))
         theta = problem.retract(point, step.delta)
         # A step too small to show needs no evaluation.
-        new = point if np.array_equal(theta, point.theta) else problem.at(theta)
+        new = step.point if np.array_equal(theta, point.theta) else problem.at(theta)
         actual = problem.decrease(point, trial.latent, new)
         noise = _NOISE * trial.upper
         # At the minimum to rounding, the linear model is a better judge than the bound.
         # (But not if only the damping of steps that failed has made the step so small.)
         polishing = predicted <= noise and actual >= -noise and not self._has_failed
         if not (actual > 0.0 or polishing):  # nan: residuals are not defined there
-            return self._rejected(point, info)
+            return self._rejected(step.point, info)
         info["decrease"] = actual
         self._shrink(1.0 if predicted <= noise else min(actual / predicted, 1.0))
         # A decrease that fell short of the prediction says little about the distance
@@ -121,14 +122,16 @@ class LevenbergMarquardtStep:
         change = max(actual, predicted) / max(trial.upper, np.finfo(float).tiny)
         return Moved(new, change, info=info)
 
-    def _solve(self, system: NormalSystem) -> DampedStep:
+    def _solve(self, point: Any, system: NormalSystem) -> DampedStep:
         with np.errstate(over="ignore", invalid="ignore"):
             solved = system.damped_step(self.damping)
             if solved is not None:
                 delta, decrease = solved
                 if np.isfinite([float(np.linalg.norm(delta)), decrease]).all():
-                    return DampedStep(decrease, system, self.damping, delta)
-        return DampedStep(0.0, system, self.damping, None)
+                    return DampedStep(
+                        decrease, system, self.damping, delta, point=point
+                    )
+        return DampedStep(0.0, system, self.damping, None, point=point)
 
     def _rejected(self, point: Any, info: dict[str, float]) -> Moved:
         self.damping *= self.growth
