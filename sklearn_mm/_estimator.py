@@ -19,8 +19,7 @@ from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
 import sklearn_mm  # for the version, which is set after this module is imported
 from sklearn_mm._rows.sources import is_dask
 from sklearn_mm._rows.workers import kept_threads
-from sklearn_mm._solver.loop import Status
-from sklearn_mm._solver.roles import Monitor
+from sklearn_mm._solver.loop import Monitor, Status
 
 try:  # scikit-learn >= 1.9; the only version check for callbacks in the package
     from sklearn.callback import CallbackSupportMixin as CallbackSupportMixin

@@ -18,20 +18,17 @@ from sklearn_mm._robust import arguments
 from sklearn_mm._robust.auto_width import find_width
 from sklearn_mm._robust.block_structure import BlockStructure
 from sklearn_mm._robust.callable import CallableResidual, WithArguments
-from sklearn_mm._robust.known_inliers import WithKnownInliers, checked_kernel
-from sklearn_mm._robust.problem import HalfQuadraticProblem
-from sklearn_mm._robust.result import make_result
+from sklearn_mm._robust.problem import HalfQuadraticProblem, WithKnownInliers
 from sklearn_mm._robust.returned import check_start
-from sklearn_mm._robust.run import EXACT, INTERRUPTED, STALLED, Run
+from sklearn_mm._robust.run import EXACT, EXACT_WEIGHTS, INTERRUPTED, STALLED, Run
 from sklearn_mm._rows.table import Rows
 from sklearn_mm.baselines import Alternating, Joint
 from sklearn_mm.criteria import (
     CRITERIA,
-    Fixed,
     RelaxedGeneralized,
     get_criterion,
 )
-from sklearn_mm.kernels import KERNELS, Quadratic
+from sklearn_mm.kernels import KERNELS, Quadratic, get_kernel
 
 # A damped step does not minimise the upper bound, so a level of the graduated scheme
 # takes more iterations than for linear models. (8 reached a lower cost than 4 on all
@@ -319,12 +316,14 @@ def robust_least_squares(
     >>> result.x.round(3)
     array([3. , 0.7])
     """
+    criterion = _named_criterion(criterion, eta, eta_prime, rho)
+    kernel = get_kernel(kernel)
     arguments.refuse_options("robust_least_squares", scipy_options)
+    arguments.check_kernel(kernel, criterion, known_inliers)
     x0 = arguments.checked_start(x0)
     box = arguments.checked_bounds(bounds, x0)
-    criterion = _named_criterion(criterion, eta, eta_prime, rho)
-    kwargs = {} if kwargs is None else kwargs
     arguments.check_together(jac, box, structure, retract, jac_sparsity)
+    kwargs = {} if kwargs is None else kwargs
     model = CallableResidual(
         WithArguments(fun, tuple(args), kwargs),
         WithArguments(jac, tuple(args), kwargs) if callable(jac) else jac,
@@ -343,15 +342,16 @@ def robust_least_squares(
     if not callable(jac):
         shape = (point.residual.size, x0.size)
         model.sparsity = arguments.checked_sparsity(jac_sparsity, shape)
-    kernel = checked_kernel(kernel, known_inliers, len(point.residual), criterion)
+    kernel = arguments.with_known_inliers(kernel, known_inliers, len(point.residual))
     max_nfev = 100 * x0.size if max_nfev is None else max_nfev
     options = ((ftol, xtol, gtol), callback, verbose)
     if isinstance(tau, str):
         result = _with_found_width(model, point, kernel, criterion, max_nfev, options)
     else:
         tau = arguments.checked_widths(tau, len(point.residual))
-        run = Run(_make_problem(model, kernel, tau, point), max_nfev, *options)
-        result = make_result(run, *run.minimize(point, criterion))
+        # One evaluation per iteration, and one was made at x0.
+        run = Run(_make_problem(model, kernel, tau, point), max_nfev - 1, *options)
+        result = run.result(*run.minimize(point, criterion))
     _warn(result, ftol)
     if verbose:
         print(
@@ -384,21 +384,19 @@ def _with_found_width(model, start, kernel, criterion, max_nfev, options):
 
     def solve(point, scale, exact):
         problem = _make_problem(model, kernel, constant * scale, point)
-        budget = model.n_fun + _SEARCH_NFEV
-        run = Run(problem, budget, _SEARCH_TOLERANCES, None, 0)
-        chosen = Fixed(EXACT) if exact else rough
+        run = Run(problem, _SEARCH_NFEV, _SEARCH_TOLERANCES)
+        chosen = EXACT_WEIGHTS if exact else rough
         status, point, _ = run.minimize(point, chosen)
         return point, status == INTERRUPTED
 
     def solve_subset(point, mask):
         problem = _make_problem(model, Quadratic(), 1.0, point, mask.astype(float))
-        budget = model.n_fun + _SUBSET_NFEV
-        run = Run(problem, budget, _SEARCH_TOLERANCES)
+        run = Run(problem, _SUBSET_NFEV, _SEARCH_TOLERANCES)
         # A fit to a few residuals may lead anywhere, even where fun cannot be
         # evaluated. Errors of fun in general are found by the other fits.
         with np.errstate(all="ignore"):
             try:
-                status, point, _ = run.minimize(point, Fixed(EXACT))
+                status, point, _ = run.minimize(point, EXACT_WEIGHTS)
             except (ArithmeticError, ValueError):
                 return point, False
         return point, status == INTERRUPTED
@@ -407,13 +405,13 @@ def _with_found_width(model, start, kernel, criterion, max_nfev, options):
     found, interrupted = find_width(solve, solve_subset, model, start, int(n_free))
     tau = constant * found.core.scale
     problem = _make_problem(model, kernel, tau, start)
-    run = Run(problem, model.n_fun + max_nfev, *options)
+    run = Run(problem, max_nfev, *options)
     run.see(start, problem.objective(start))
     if interrupted:
         point = run.better(found.point)
-        result = make_result(run, INTERRUPTED, point, problem.objective(point))
+        result = run.result(INTERRUPTED, point, problem.objective(point))
     else:
-        result = make_result(run, *run.minimize(found.point, Fixed(EXACT)))
+        result = run.result(*run.minimize(found.point, EXACT_WEIGHTS))
     result["scale"] = found.core.scale
     return result
 

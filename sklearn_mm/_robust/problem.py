@@ -174,6 +174,30 @@ class HalfQuadraticProblem:
         return float(total)
 
 
+@dataclass(frozen=True, eq=False)
+class WithKnownInliers(Kernel):
+    """A kernel that is quadratic for residual vectors known to be inliers."""
+
+    kernel: Kernel
+    known: Any
+
+    def loss(self, z: Any) -> Array:
+        """Half of z where the inlier is known."""
+        return np.where(self.known, np.asarray(z) / 2, self.kernel.loss(z))
+
+    def weight(self, z: Any) -> Array:
+        """One where the inlier is known."""
+        return np.where(self.known, 1.0, self.kernel.weight(z))
+
+    def penalty(self, u: Any) -> Array:
+        """Zero where the inlier is known."""
+        return np.where(self.known, 0.0, self.kernel.penalty(u))
+
+    def upper_bound(self, z: Any, u: Any) -> Array:
+        """Half of z where the inlier is known."""
+        return np.where(self.known, np.asarray(z) / 2, self.kernel.upper_bound(z, u))
+
+
 def squared_norms(residual: Array, width: Any = 1.0) -> Array:
     """Squared norm of each row's residual, in units of a width or of its own width."""
     if residual.shape[1] == 1:

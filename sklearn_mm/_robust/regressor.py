@@ -532,12 +532,7 @@ class HalfQuadraticRobustRegressor(
         step = ReweightedLeastSquares(True, _RESOLUTION, memory)
         last = Stage(problem, _EXACT_WEIGHTS, step, self.tol, _EXACT, monitor)
         return run_stages(
-            first,
-            last,
-            point,
-            history,
-            lambda: self.max_iter - len(history),
-            interruptible=True,
+            first, last, point, history, self.max_iter, interruptible=True
         )
 
     def _record_inference(self, inference):

@@ -35,8 +35,8 @@ from sklearn_mm._solver.roles import (
 
 # Decreases below this share of the bound are rounding noise, whatever their sign.
 _NOISE = 64.0 * np.finfo(np.float64).eps
-# Factor by which the first failure multiplies the damping.
-_FIRST_GROWTH = 2.0
+# The damping at the beginning, and the factor by which the first failure multiplies it.
+_INITIAL_DAMPING, _FIRST_GROWTH = 1e-4, 2.0
 
 
 @dataclass
@@ -56,16 +56,12 @@ class LevenbergMarquardtStep:
     one (the next level of a graduated scheme) and the damping starts again.
     """
 
-    initial_damping: float = 1e-4
     min_damping: float = 1e-12
     max_shrink: float = 3.0  # largest factor by which a success divides the damping
     # The state of a run.
-    damping: float = 0.0
+    damping: float = _INITIAL_DAMPING
     growth: float = _FIRST_GROWTH  # of the damping after the next failure
     level: float = np.nan  # the effort that was prescribed last
-
-    def __post_init__(self) -> None:
-        self._restart()
 
     def propose(
         self,
@@ -90,7 +86,7 @@ class LevenbergMarquardtStep:
         trial = inferred.trial
         if inferred.prescribed and trial.effort != self.level:
             self.level = trial.effort
-            self._restart()
+            self.damping, self.growth = _INITIAL_DAMPING, _FIRST_GROWTH
         step = trial.proposal
         assert isinstance(step, DampedStep)
         if step.damping != self.damping:
@@ -142,9 +138,6 @@ class LevenbergMarquardtStep:
     def _has_failed(self) -> bool:
         """Whether the latest step was rejected."""
         return self.growth > _FIRST_GROWTH
-
-    def _restart(self) -> None:
-        self.damping, self.growth = self.initial_damping, _FIRST_GROWTH
 
     def _shrink(self, quality: float) -> None:
         factor = max(1.0 / self.max_shrink, 1.0 - (2.0 * quality - 1.0) ** 3)

@@ -323,17 +323,3 @@ class Inference(Protocol):
         self, problem: Any, point: Any, batch: Batch, memory: Memory, step: Step
     ) -> Inferred:
         """Infer latent variables of these rows accurately enough at the point."""
-
-
-class Monitor:
-    """Notified of each update and each epoch. This base class does nothing."""
-
-    def begin(self) -> None:
-        """Called before an epoch."""
-
-    def inferred(self, point: Any, inferred: Inferred) -> None:
-        """Called before each step with the result of inference."""
-
-    def end(self, point: Any, record: dict[str, float]) -> bool:
-        """Called after an epoch with its last record; True stops the run."""
-        return False

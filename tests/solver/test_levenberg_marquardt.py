@@ -81,7 +81,7 @@ def test_a_rejected_step_changes_nothing_but_the_damping():
 
     # A start and a damping from which the first steps overshoot.
     problem = make_problem(fun=lambda x: np.arctan(x - 0.3) * np.ones(3), tau=10.0)
-    step = Spy(initial_damping=1e-8)
+    step = Spy(damping=1e-8)
     history = History()
     start = problem.at(np.array([6.0, -7.0, 5.0]))
     n_jac = problem.model.n_jac
@@ -248,7 +248,7 @@ def test_damping_follows_nielsen_after_a_success(predicted, quality):
 
 
 def test_damping_doubles_ever_faster_until_a_success():
-    step = LevenbergMarquardtStep(initial_damping=1.0)
+    step = LevenbergMarquardtStep(damping=1.0)
     dampings = []
     for actual in (-1.0, np.nan, 0.0, 0.5, -1.0, -1.0):
         moved = Scripted(1.0, actual).step(step)
