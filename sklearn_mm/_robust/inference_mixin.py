@@ -76,9 +76,7 @@ class InferenceMixin:
         if inference.reason:
             raise ValueError(f"{inference.reason} There are no confidence intervals.")
         half = inference.quantile(level)[:, None] * inference.standard_errors()
-        plane = self._plane()
-        intervals = np.stack([plane - half, plane + half], axis=-1)
-        return intervals if np.ndim(self.coef_) > 1 else intervals[0]
+        return self._of_outputs(_intervals(self._plane(), half), axis=0)
 
     def predict_interval(self, X, level=0.95, kind="prediction"):
         """Compute prediction intervals, or confidence intervals of the mean.
@@ -134,8 +132,7 @@ class InferenceMixin:
         with np.errstate(invalid="ignore"):
             half = inference.quantile(level) * np.sqrt(variance)
         mean = self._predict_rows(rows).reshape(half.shape)
-        intervals = np.stack([mean - half, mean + half], axis=-1)
-        return intervals if np.ndim(self.coef_) > 1 else intervals[:, 0]
+        return self._of_outputs(_intervals(mean, half), axis=1)
 
     def summary(self, level=0.95):
         """Summarise the fit in a table of coefficients.
@@ -237,14 +234,36 @@ class InferenceMixin:
         array([ True, False])
         """
         residual = self._new_residuals(X, y) / self.scale_
-        norms = np.sqrt(squared_norms(residual))
-        return norms <= inlier_scales(residual.shape[1])
+        return _is_within(residual, inlier_scales(residual.shape[1]))
 
     def _checked_inference(self, level):
         check_is_fitted(self)
         if not (isinstance(level, Real) and 0.0 < float(level) < 1.0):
             raise ValueError(f"level must be in (0, 1), got {level!r}.")
         return self._inference
+
+    def _of_outputs(self, values, axis=0):
+        """Values of each output, or of the only one if y had one dimension."""
+        return values if np.ndim(self.coef_) > 1 else np.take(values, 0, axis)
+
+    def _record_inference(self, inference):
+        """Set what is known about the coefficients, in the units of the user."""
+        self._inference = inference
+        covariance = inference.covariance()
+        self.covariance_ = None if covariance is None else self._of_outputs(covariance)
+        self.robust_r2_ = self._of_outputs(inference.robust_r2)
+
+    def _record_rows(self, problem, point, tuning, out):
+        """Set the weights and the inlier mask of the training rows.
+
+        `out` is memory for the weights.
+        """
+        rows = problem.rows
+        self.weights_ = rows.output(problem.confidence(point, out=out), np.float64)
+        radius = inlier_scales(problem.model.shape[1]) * problem.tau / tuning
+        mask = rows.column(dtype=bool)
+        mask = rows.fill(mask, _is_within, point.residual, args=(radius,))
+        self.inlier_mask_ = rows.output(mask, bool)
 
     def _plane(self):
         """Coefficients, then the intercept if there is one, (n_outputs, q)."""
@@ -301,6 +320,14 @@ def inlier_scales(d):
     if d == 1:
         return _INLIER_SCALES
     return chi.ppf(2.0 * ndtr(_INLIER_SCALES) - 1.0, d)
+
+
+def _is_within(residual, radius, out=None):
+    return np.less_equal(np.sqrt(squared_norms(residual)), radius, out=out)
+
+
+def _intervals(centre, half):
+    return np.stack([centre - half, centre + half], axis=-1)
 
 
 def _predict(X, coef, intercept):

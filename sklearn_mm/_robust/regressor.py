@@ -28,9 +28,9 @@ from sklearn_mm._estimator import (
     warn_unless_converged,
 )
 from sklearn_mm._robust.inference import infer
-from sklearn_mm._robust.inference_mixin import InferenceMixin, inlier_scales
+from sklearn_mm._robust.inference_mixin import InferenceMixin
 from sklearn_mm._robust.init import given_start
-from sklearn_mm._robust.problem import HalfQuadraticProblem, squared_norms
+from sklearn_mm._robust.problem import HalfQuadraticProblem
 from sklearn_mm._robust.reweighting import ReweightedLeastSquares, Workspace
 from sklearn_mm._robust.scaling import Scaling
 from sklearn_mm._robust.start.decision import robust_start
@@ -395,7 +395,8 @@ class HalfQuadraticRobustRegressor(
         self : object
             Fitted estimator.
         """
-        previous = self._previous_plane()
+        previous, penalties = self._previous_plane(), self._penalties()
+        criterion = self._criterion()
         data = X, y
         X, y = validate_rows(
             self, X, y, y_numeric=True, multi_output=True, ensure_all_finite=False
@@ -407,28 +408,28 @@ class HalfQuadraticRobustRegressor(
         scaling = Scaling.of(
             rows, y, weight, unit_weight, self.fit_intercept, type(self).__name__
         )
-        model = scaling.model(rows, y, *self._penalties())
-        kernel, tuning = self._kernel(model.shape[1])
-        criterion = self._criterion()
+        model = scaling.model(rows, y, *penalties)
         monitor = FitMonitor.of(self, *data, scaling.plane, scaling.objective)
+        kernel, tuning = self._kernel(n_outputs := len(scaling.centre))
+        scale = self._known_scale(scaling)
         point = given_start(self.init, previous, model, scaling, *given)
         start = robust_start(
             model,
             weight,
             kernel=kernel,
             tuning=tuning,
-            scale=self._known_scale(scaling),
+            scale=scale,
             point=point,
             random_state=check_random_state(self.random_state),
         )
         warn_of_data(start, X.shape, bool(self.alpha))
-        if model.shape[1] > 1:  # each output in units of its own noise
+        if n_outputs > 1:  # each output in units of its own noise
             scaling = scaling.rescaled(start.scale)
-            model = scaling.model(rows, y, *self._penalties())
+            model = scaling.model(rows, y, *penalties)
             start = _in_noise_scales(model, start)
         tau = tuning * float(start.scale[0])
         problem = HalfQuadraticProblem(model, rows.beside, kernel, tau, weight)
-        history, memory = History(), Workspace()
+        history, memory = History(), Workspace(total_weight=scaling.total)
         result = self._minimize(
             problem, start.point, criterion, previous, history, monitor, memory
         )
@@ -535,30 +536,9 @@ class HalfQuadraticRobustRegressor(
             first, last, point, history, self.max_iter, interruptible=True
         )
 
-    def _record_inference(self, inference):
-        """Set what is known about the coefficients, in the user's units."""
-        self._inference = inference
-        covariance, r2 = inference.covariance(), inference.robust_r2
-        if np.ndim(self.coef_) == 1:
-            covariance, r2 = covariance[0] if covariance is not None else None, r2[0]
-        self.covariance_, self.robust_r2_ = covariance, r2
-
-    def _record_rows(self, problem, point, tuning, out):
-        """Set the weights and the inlier mask of the training rows."""
-        rows = problem.rows
-        self.weights_ = rows.output(problem.confidence(point, out=out), np.float64)
-        radius = inlier_scales(problem.model.shape[1]) * problem.tau / tuning
-        mask = rows.column(dtype=bool)
-        mask = rows.fill(mask, _is_within, point.residual, args=(radius,))
-        self.inlier_mask_ = rows.output(mask, bool)
-
 
 def _in_noise_scales(model, start):
     """The same start with each output in units of its noise, as in the model."""
     theta = start.point.theta.reshape(model.shape) / start.scale
     point = model.at(theta.ravel(), start.point.residual)
     return replace(start, point=point, scale=np.ones_like(start.scale))
-
-
-def _is_within(residual, radius, out=None):
-    return np.less_equal(np.sqrt(squared_norms(residual)), radius, out=out)

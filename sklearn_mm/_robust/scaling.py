@@ -44,6 +44,7 @@ class Scaling:
     centre: Array  # of the targets, one per output
     spread: Array  # of the targets, one per output
     weight: float  # the largest sample weight
+    total: float  # sum of the weights in the units of the solver
     flat: bool  # y had one dimension
     dtype: Any  # of X, and so of the coefficients
 
@@ -71,7 +72,8 @@ class Scaling:
         for value in spread:
             check_size("The spread of y", value)
         frame = moments.frame(X.dtype)
-        return cls(frame, centre, spread, unit_weight, len(y.shape) == 1, X.dtype)
+        flat = len(y.shape) == 1
+        return cls(frame, centre, spread, unit_weight, moments.total, flat, X.dtype)
 
     def model(
         self, rows: Rows, y: Array, alpha: float = 0.0, l1: float = 0.0
@@ -169,6 +171,7 @@ def _largest(y: Array, weight: Array, k: int, centre: float) -> float:
 class ColumnMoments:
     """Weighted moments of the columns about a centre, and what a few rows say."""
 
+    total: float  # sum of the weights
     centre: Array
     first: Array  # of absolute values where columns are not centred
     second: Array
@@ -184,7 +187,7 @@ class ColumnMoments:
         zeros = np.zeros(X.shape[1])
         if scipy.sparse.issparse(X):
             first, second = rows.sum(_sparse_moments, sample_weight, args=(total,))
-            return cls(zeros, first, second, zeros, zeros, fit_intercept, False)
+            return cls(total, zeros, first, second, zeros, zeros, fit_intercept, False)
         sample = _some_rows(rows, sample_weight).astype(np.float64)
         # A nan or an infinity is reported by who asks for `finite`.
         with np.errstate(over="ignore", invalid="ignore"):
@@ -193,9 +196,8 @@ class ColumnMoments:
         centre = median if fit_intercept else zeros
         args = (total, centre)
         first, second = rows.sum(_moments, sample_weight, args=args)
-        return cls(
-            centre, first, second, median, deviation, fit_intercept, fit_intercept
-        )
+        sums = (total, centre, first, second)
+        return cls(*sums, median, deviation, fit_intercept, centred=fit_intercept)
 
     @property
     def finite(self) -> bool:
