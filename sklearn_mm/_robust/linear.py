@@ -21,7 +21,7 @@ standardised columns afterwards.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -42,16 +42,28 @@ _FAR = 100.0
 
 @dataclass(frozen=True)
 class Frame:
-    """How columns are standardised."""
+    """How columns are standardised.
+
+    Attributes
+    ----------
+    n_parameters : int
+        Number of coefficients, including the intercept.
+    shift : ndarray or None
+        What is subtracted from rows so that moments about the mean keep their digits.
+    """
 
     mean: Array
     scale: Array
     fit_intercept: bool
+    n_parameters: int = field(init=False)
+    shift: Array | None = field(init=False)
 
-    @property
-    def n_parameters(self) -> int:
-        """Number of coefficients, the intercept included."""
-        return len(self.mean) + int(self.fit_intercept)
+    def __post_init__(self) -> None:
+        far = np.abs(self.mean) > _FAR * self.scale
+        shift = np.where(far, self.mean, 0.0) if far.any() else None
+        n_parameters = len(self.mean) + int(self.fit_intercept)
+        object.__setattr__(self, "n_parameters", n_parameters)
+        object.__setattr__(self, "shift", shift)
 
     def pack(self, coef: Array, intercept: Array) -> Array:
         """Theta of coefficients (n_features, n_outputs) of X as it stands."""
@@ -68,12 +80,6 @@ class Frame:
             return coef, np.zeros(B.shape[1])
         return coef, B[-1] - self.mean @ coef
 
-    @property
-    def shift(self) -> Array | None:
-        """What to subtract from rows so that moments about the mean keep digits."""
-        far = np.abs(self.mean) > _FAR * self.scale
-        return np.where(far, self.mean, 0.0) if far.any() else None
-
 
 @dataclass(frozen=True)
 class LinearPoint:
@@ -89,6 +95,15 @@ class LinearResidual:
     """r_i = y_i - B' z_i for standardised rows z_i; theta is B, flattened.
 
     Targets stay as they are given: tasks bring them to the solver's units.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        Shape of theta when unpacked: rows of coefficients, the intercept last.
+    ridge : ndarray of shape (n_parameters,)
+        Diagonal of P.
+    is_sparse : bool
+        Whether X is sparse.
     """
 
     rows: Rows
@@ -98,16 +113,17 @@ class LinearResidual:
     spread: Array  # of the targets, one per output
     alpha: float = 0.0  # L2 penalty of coefficients in the units of X
     l1: tuple[float, ...] = ()  # L1 penalties, one per output, if there are any
+    shape: tuple[int, int] = field(init=False)
+    ridge: Array = field(init=False, repr=False)
+    is_sparse: bool = field(init=False)
 
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Shape of theta when unpacked: rows of coefficients, the intercept last."""
-        return self.frame.n_parameters, len(self.centre)
-
-    @property
-    def is_sparse(self) -> bool:
-        """Whether X is sparse."""
-        return bool(scipy.sparse.issparse(self.rows.X))
+    def __post_init__(self) -> None:
+        frame = self.frame
+        ridge = np.zeros(frame.n_parameters)
+        ridge[: len(frame.mean)] = self.alpha / np.square(frame.scale)
+        object.__setattr__(self, "shape", (frame.n_parameters, len(self.centre)))
+        object.__setattr__(self, "ridge", ridge)
+        object.__setattr__(self, "is_sparse", scipy.sparse.issparse(self.rows.X))
 
     def at(self, theta: Array, out: Column | None = None) -> LinearPoint:
         """The point of a theta, its residuals in the memory of `out`."""
@@ -148,14 +164,6 @@ class LinearResidual:
             coef = B[: len(self.frame.mean)] / self.frame.scale[:, None]
             pull = pull + np.abs(coef).sum(axis=0) * self.l1
         return pull
-
-    @property
-    def ridge(self) -> Array:
-        """Diagonal of P."""
-        ridge = np.zeros(self.shape[0])
-        frame = self.frame
-        ridge[: len(frame.mean)] = self.alpha / np.square(frame.scale)
-        return ridge
 
     def take(self, index: Indices) -> tuple[Any, Array]:
         """Some rows of X in double precision, and their targets."""
@@ -305,7 +313,7 @@ def dense_sums(
     # interpreter lock in each call.
     height = min(_block_rows(p), n)
     buffer = np.empty((height, p + d + 1))
-    moments = np.zeros((p + d + 1, p + d + 1))
+    moments: Any = 0.0
     for block in row_chunks(n, height):
         rows = buffer[: block.stop - block.start]
         x = rows[:, :p]
@@ -318,7 +326,7 @@ def dense_sums(
         rows[:, -1:] = root[block]
         # NumPy sees the same matrix twice and computes half of the products; unlike
         # SciPy's wrapper of that routine, it lets other threads run meanwhile.
-        moments += rows.T @ rows
+        moments = moments + rows.T @ rows
     gram, sums, ones = moments[:p, :p], moments[:p, p:], moments[p:, p:]
     offset = (frame.mean if shift is None else frame.mean - shift)[:, None]
     first = sums[:, d:]

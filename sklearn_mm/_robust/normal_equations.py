@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import scipy.linalg
 import scipy.sparse.linalg
+from scipy.linalg.lapack import dpotrf, dpotrs
 
 from sklearn_mm._robust.elastic_net import minimize_bound
 from sklearn_mm._robust.linear import LinearPoint, LinearResidual
@@ -86,13 +87,11 @@ class SymmetricFactor:
         self._scale = np.sqrt(np.maximum(np.diag(H), np.finfo(float).tiny))[:, None]
         balanced = H / (self._scale * self._scale.T)
         self._cholesky = None
-        try:
-            lower = scipy.linalg.cholesky(balanced, lower=True, check_finite=False)
-            if lower.diagonal().min() ** 2 > 1e3 * _RANK_TOLERANCE:
-                self._cholesky = lower
-                return
-        except scipy.linalg.LinAlgError:
-            pass
+        # LAPACK itself: scipy's functions take longer than it does for a few columns.
+        lower, failed = dpotrf(balanced, lower=True)
+        if not failed and lower.diagonal().min() ** 2 > 1e3 * _RANK_TOLERANCE:
+            self._cholesky = lower
+            return
         values, vectors = scipy.linalg.eigh(H, check_finite=False)
         keep = values > _RANK_TOLERANCE * max(values[-1], 0.0)
         self._values, self._vectors = values[keep], vectors[:, keep]
@@ -100,7 +99,6 @@ class SymmetricFactor:
     def solve(self, g: Array) -> Array:
         """Solution for the columns of g."""
         if self._cholesky is not None:
-            factor = (self._cholesky, True)
-            x = scipy.linalg.cho_solve(factor, g / self._scale, check_finite=False)
+            x, _ = dpotrs(self._cholesky, g / self._scale, lower=True)
             return x / self._scale
         return self._vectors @ ((self._vectors.T @ g) / self._values[:, None])

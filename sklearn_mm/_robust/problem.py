@@ -204,8 +204,10 @@ def squared_norms(residual: Array, width: Any = 1.0) -> Array:
         norms = np.square(residual[:, 0])
     else:
         norms = np.einsum("ij,ij->i", residual, residual)
-    if np.ndim(width) or width != 1.0:
+    if not isinstance(width, float):  # one for each row
         norms /= np.square(width)
+    elif width != 1.0:
+        norms /= width * width
     return norms
 
 
