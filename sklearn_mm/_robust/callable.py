@@ -1,15 +1,14 @@
 r"""Residuals given by a function, their Jacobian, and weighted normal equations.
 
 Residuals are grouped into vectors r_i of `residual_dim` entries that share one weight.
-The systems that this module hands out are all of the form ::
+All systems of this module have the form ::
 
     H = sum_i J_i' M_i J_i,    g = sum_i s_i J_i' r_i,    M_i = w_i (I - c_i r_i r_i')
 
-With c = 0 and s = w that is weighted least squares. The general form comes from
+With c = 0 and s = w, this is weighted least squares. The general form comes from
 eliminating a latent variable per residual (`lifted.py`). M_i has the square root
-sqrt(w_i) (I - b_i r_i r_i'), and r_i is one of its eigenvectors, so that the solvers
-only ever see a plain least-squares problem: J multiplied by that root, and r by a
-scalar.
+sqrt(w_i) (I - b_i r_i r_i'), and r_i is one of its eigenvectors, so that solvers only
+deal with ordinary least-squares problems: J multiplied by that root, and r by a scalar.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ class CallablePoint:
 
 @dataclass(frozen=True)
 class WithArguments:
-    """A function with its further arguments; unlike a lambda, it can be pickled."""
+    """A function with additional arguments. Unlike a lambda, it can be pickled."""
 
     function: Callable[..., Any]
     args: tuple[Any, ...]
@@ -61,16 +60,16 @@ class WithArguments:
 
 
 class CallableResidual:
-    """Residual vectors r_i(theta) of a user's function.
+    """Residual vectors r_i(theta) given by a function of the user.
 
     Parameters
     ----------
     fun : callable
-        Maps theta to the residuals, flat; checked on every call.
+        Maps theta to a flat array of residuals, which is validated.
     jac : callable or {"2-point", "3-point", "cs"}
         Maps theta to the Jacobian in the coordinates of `retract`'s second argument.
     residual_dim : int
-        Entries of a residual vector.
+        Number of entries of a residual vector.
     structure : BlockStructure or None
         Two groups of parameters, if the problem has them.
     retract : callable or None
@@ -80,8 +79,8 @@ class CallableResidual:
     fixed : ndarray of bool or None
         Parameters that are not moved. Their columns of the Jacobian are zero.
     unit : ndarray or None
-        Characteristic size of each parameter, to which the damping is relative; None
-        takes it from the Jacobian.
+        Characteristic size of each parameter, which scales the damping. If None, it is
+        computed from the Jacobian.
     relative_step, sparsity, workers
         Of finite differences: relative steps, the pattern of the Jacobian, and a
         function like `map` that evaluates `fun` at several points.
@@ -152,7 +151,7 @@ class CallableResidual:
         bend: Array | None = None,
         slope: Array | None = None,
     ) -> NormalSystem:
-        """The system of the module's head with w = weight, c = bend, s = slope."""
+        """The system defined above with w = weight, c = bend, s = slope."""
         r, J = point.residual, self.linearized(point).jacobian
         root = np.sqrt(weight)
         right = root[:, None] * r
@@ -193,13 +192,13 @@ class CallableResidual:
         return J.T @ weighted.ravel()
 
     def stationarity(self, theta: Array, gradient: Array) -> Array:
-        """The gradient where parameters can follow it, zero where bounds hold them."""
+        """The gradient, with zeros for parameters that are held by bounds."""
         if self.box is None:
             return gradient
         return np.where(self.box.stuck(theta, gradient), 0.0, gradient)
 
     def jacobian(self, theta: Array, residual: Array) -> Any:
-        """The Jacobian where the residuals are known."""
+        """The Jacobian at a theta with known residuals."""
         self.n_jac += 1
         if callable(self._jac):
             value = self._returned.jacobian(self._jac(theta), residual.size, theta)

@@ -37,7 +37,7 @@ from sklearn_mm._rows.table import Column, Rows, SumOver
 from sklearn_mm._solver.roles import Array
 from sklearn_mm.kernels import Kernel, gaussian_moments
 
-# For more columns the covariance, of q**2 numbers per output, is not formed.
+# For more columns, the covariance (q**2 numbers per output) is not computed.
 MAX_COLUMNS = 1_000
 # Total weights below this fraction of a row would make leverages overflow.
 _LEAST_WEIGHT = 1e-50
@@ -45,24 +45,24 @@ _LEAST_WEIGHT = 1e-50
 
 @dataclass(frozen=True)
 class Inference:
-    """What is known about the coefficients of a fit.
+    """Inference about the coefficients of a fit.
 
     Parameters
     ----------
     frame : Frame
-        How columns were standardised; theta belongs to standardised ones.
+        How columns were standardised.
     unit : ndarray of shape (n_outputs,)
-        A variance of one in the solver's units, in the user's.
+        A variance of one in the units of the solver, in those of the user.
     n_rows : float
         Number of rows, counted by their sample weights.
     robust_r2 : ndarray of shape (n_outputs,)
         Proportion of the variance that is explained.
     parts : tuple of Covariance or None
-        The covariance of theta for each output, if it has been formed.
+        The covariance of theta for each output, if available.
     distance : ndarray of shape (q, q) or None
-        (X'WX + P)^-1 in standardised columns, which makes leverages.
+        (X'WX + P)^-1 in standardised columns, for leverages.
     reason : str
-        Why the covariance has not been formed, or no intervals can be made of it.
+        Why the covariance is not available, or not sufficient for intervals.
     """
 
     frame: Frame
@@ -135,7 +135,7 @@ def infer(
     problem, point : HalfQuadraticProblem, LinearPoint
         The problem and its solution.
     scaling : Scaling
-        The user's units.
+        The units of the user.
     tuning : float
         Width of the kernel in noise scales.
     cov_type : {"nonrobust", "HC3"}
@@ -223,7 +223,7 @@ def _robust_r2(sums: Array, expected: tuple[float, float]) -> Array:
 
 
 def _to_users(frame: Frame) -> Array:
-    """The matrix that makes coefficients of X as it stands of theta."""
+    """Matrix that converts theta to coefficients in the units of X."""
     A = np.diag(np.append(1.0 / frame.scale, 1.0)[: frame.n_parameters])
     if frame.fit_intercept:
         A[-1, :-1] = -frame.mean / frame.scale

@@ -26,8 +26,8 @@ from sklearn_mm._robust.callable import CallablePoint
 from sklearn_mm._robust.problem import HalfQuadraticProblem, squared_norms
 from sklearn_mm._solver.roles import Array, Batch, Bounds, NormalSystem
 
-# Closer to u = 1 than this, gamma' is taken at this distance: kappa'(u) over
-# sqrt(kappa(u)) is 0 / 0 there. Only the curvature uses it.
+# Closer to u = 1 than this, gamma' is evaluated at this distance, because kappa'(u) /
+# sqrt(kappa(u)) is 0 / 0 at u = 1. It is only used for the curvature.
 _NUDGE = 1e-4
 
 
@@ -103,7 +103,7 @@ class LiftedProblem:
 
 
 class _LiftedSystem:
-    """One theta and v; the weights' part depends on the damping."""
+    """The system at one theta and v. The part of the weights depends on the damping."""
 
     def __init__(
         self, inner: HalfQuadraticProblem, point: CallablePoint, v: Array

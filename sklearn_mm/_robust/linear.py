@@ -1,21 +1,20 @@
 r"""Residuals of a linear model in standardised columns.
 
 The design is standardised implicitly: column j enters as (x_j - m_j) / s_j, so that
-columns of very different size or offset (timestamps) do not spoil the normal equations,
-while X itself is neither copied nor changed::
+columns of very different size or offset (timestamps) do not affect the accuracy of the
+normal equations. X is neither copied nor changed::
 
     H = Z' diag(w) Z + P,     G = Z' diag(w) R - P theta,     theta+ = theta + H^-1 G
 
 where Z has a column of ones for the intercept and P is the penalty alpha / s_j**2,
-which is alpha for the coefficients in the units of X. Solving for the *change* of theta
-from its residuals makes every iteration one of iterative refinement.
+which is alpha for the coefficients in the units of X. Since the *change* of theta is
+computed from its residuals, each iteration is a step of iterative refinement.
 
-Sparse X is scaled but not centred, which would fill it.
+Sparse X is scaled but not centred, which would make it dense.
 
 Sums over rows are tasks of `Rows`: plain functions of the rows of one chunk and of the
-numbers that belong to them. Rows are neither copied nor changed: blocks of them that
-fit in the cache are multiplied as they stand, and the products are brought to
-standardised columns afterwards.
+numbers that belong to them. Blocks of rows that fit in the cache are multiplied
+unchanged, and the products are converted to standardised columns afterwards.
 """
 
 from __future__ import annotations
@@ -31,9 +30,9 @@ from sklearn.utils.extmath import safe_sparse_dot
 from sklearn_mm._rows.table import Column, Rows, SumOver, row_chunks
 from sklearn_mm._solver.roles import Array, Indices
 
-# Entries of a block of standardised rows, 2 MB. On one thread sizes from an eighth of
-# this took within 10% of each other; two threads that share a smaller one's many short
-# calls wait for the interpreter's lock.
+# Entries of a block of standardised rows, 2 MB. On one thread, sizes from an eighth of
+# this take the same time within 10%. On two threads, smaller blocks mean more short
+# calls, which wait for the interpreter lock.
 _BLOCK_ENTRIES = 256_000
 # Means beyond this many spreads are subtracted from the rows before they are multiplied
 # (four of sixteen digits would be lost otherwise).
@@ -66,14 +65,14 @@ class Frame:
         object.__setattr__(self, "shift", shift)
 
     def pack(self, coef: Array, intercept: Array) -> Array:
-        """Theta of coefficients (n_features, n_outputs) of X as it stands."""
+        """Theta of coefficients (n_features, n_outputs) in the units of X."""
         parts = [coef * self.scale[:, None]]
         if self.fit_intercept:
             parts.append((intercept + self.mean @ coef)[None, :])
         return np.concatenate(parts).ravel()
 
     def unpack(self, theta: Array) -> tuple[Array, Array]:
-        """Coefficients (n_features, n_outputs) and intercepts of X as it stands."""
+        """Coefficients (n_features, n_outputs) and intercepts in the units of X."""
         B = theta.reshape(self.n_parameters, -1)
         coef = B[: len(self.mean)] / self.scale[:, None]
         if not self.fit_intercept:
@@ -94,7 +93,7 @@ class LinearPoint:
 class LinearResidual:
     """r_i = y_i - B' z_i for standardised rows z_i; theta is B, flattened.
 
-    Targets stay as they are given: tasks bring them to the solver's units.
+    Targets are stored in the units of the user; tasks convert them.
 
     Attributes
     ----------
@@ -195,7 +194,7 @@ class LinearResidual:
         return H, G
 
     def normal_sums(self, residual: Column, weights: Column) -> SumOver:
-        """What `normal_equations` adds up."""
+        """The sums of `normal_equations`."""
         function = sparse_sums if self.is_sparse else dense_sums
         return SumOver(function, (residual, weights), (self.frame,))
 
@@ -212,7 +211,7 @@ class LinearResidual:
 
 
 def _columnwise(A: Array, B: Array, out: Array) -> None:
-    """A @ B; a single column goes as a vector, which BLAS does in half the time."""
+    """A @ B; a single column is passed as a vector, which takes BLAS half the time."""
     if B.shape[1] == 1:
         np.matmul(A, B[:, 0], out=out[:, 0])
     else:
@@ -220,7 +219,7 @@ def _columnwise(A: Array, B: Array, out: Array) -> None:
 
 
 def columns_times(X: Array, v: Array) -> Array:
-    """X' v; BLAS, as fast on one thread, takes as long on two."""
+    """X' v. BLAS would be as fast on one thread, but not faster on two."""
     product: Array = np.einsum("ij,i->j", X, v)
     return product
 
@@ -232,7 +231,7 @@ def _block_rows(n_columns: int) -> int:
 def cache_blocks(X: Array) -> Iterator[tuple[slice, Array]]:
     """Blocks of rows that fit in the cache, each with memory for a copy of it.
 
-    It is the same memory for all: fresh pages take longer than the work on them.
+    All blocks share this memory, since new pages take longer than the computation.
     """
     height = max(1, min(_block_rows(X.shape[1]), X.shape[0]))
     buffer = np.empty((height, X.shape[1]))
@@ -241,7 +240,7 @@ def cache_blocks(X: Array) -> Iterator[tuple[slice, Array]]:
 
 
 def _blocks_in_double(X: Array) -> Iterator[tuple[slice, Array]]:
-    """Blocks of rows, converted if need be."""
+    """Blocks of rows in double precision."""
     for block, rows in cache_blocks(X):
         if X.dtype == np.float64:
             yield block, X[block]
@@ -324,8 +323,8 @@ def dense_sums(
             x *= root[block]
         np.multiply(residual[block], root[block], out=rows[:, p:-1])
         rows[:, -1:] = root[block]
-        # NumPy sees the same matrix twice and computes half of the products; unlike
-        # SciPy's wrapper of that routine, it lets other threads run meanwhile.
+        # NumPy recognises the same matrix and computes half of the products. Unlike
+        # SciPy's wrapper of that routine, it releases the interpreter lock.
         moments = moments + rows.T @ rows
     gram, sums, ones = moments[:p, :p], moments[:p, p:], moments[p:, p:]
     offset = (frame.mean if shift is None else frame.mean - shift)[:, None]

@@ -17,8 +17,8 @@ from sklearn_mm._robust.linear import LinearPoint, LinearResidual
 from sklearn_mm._rows.table import Column
 from sklearn_mm._solver.roles import Array
 
-# Eigenvalues of the standardised Gram matrix below this share of the largest are
-# directions that the data do not determine; the minimum-norm solution ignores them.
+# Eigenvalues of the standardised Gram matrix below this fraction of the largest belong
+# to directions that the data do not determine. The minimum-norm solution ignores them.
 _RANK_TOLERANCE = 1e-13
 # H is not formed for more sparse columns than this.
 _MAX_GRAM = 2_000
@@ -53,9 +53,9 @@ def _conjugate_gradients(
 ) -> tuple[Array, Array]:
     """The same minimiser without forming H, for many sparse columns.
 
-    Conjugate gradients minimise over subspaces: delta' H delta = delta' G. Columns
-    with few entries have large penalties when they are standardised; the diagonal of H
-    makes up for that.
+    Conjugate gradients minimise over subspaces: delta' H delta = delta' G. Standardised
+    columns with few entries have large penalties, for which the diagonal of H
+    compensates as a preconditioner.
     """
     q, d = model.shape
     G = model.right_side(point.theta, model.gradient(point.residual, weights))
@@ -78,12 +78,12 @@ def _conjugate_gradients(
 class SymmetricFactor:
     """Minimum-norm solutions of H x = g for a symmetric, semidefinite H.
 
-    Cholesky where H is safely definite; otherwise eigenvectors, with those dropped
+    A Cholesky factor if H is safely definite. Otherwise, eigenvectors, without those
     that the data do not determine.
     """
 
     def __init__(self, H: Array) -> None:
-        # Unit diagonal: columns of any size are judged alike.
+        # A unit diagonal, so that the rank does not depend on the size of columns.
         self._scale = np.sqrt(np.maximum(np.diag(H), np.finfo(float).tiny))[:, None]
         balanced = H / (self._scale * self._scale.T)
         self._cholesky = None

@@ -46,7 +46,7 @@ class History:
             self._columns[name].append(value)
 
     def end_epoch(self) -> None:
-        """Count the updates that follow to the next epoch."""
+        """Start the next epoch."""
         self._epoch += 1
 
     def last(self) -> dict[str, float]:

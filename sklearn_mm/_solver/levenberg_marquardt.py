@@ -1,14 +1,14 @@
 r"""Levenberg-Marquardt steps on the upper bound of a least-squares problem.
 
-With latents held fixed the upper bound is half a sum of squares. Its Gauss-Newton
-model is damped by ``damping`` times the diagonal of the normal matrix (Marquardt's
-scaling: the steps do not depend on the parameters' units), and the step is accepted if
-the upper bound itself falls. The damping follows Nielsen's rule: after a success it
+For fixed latents, the upper bound is half a sum of squares. Its Gauss-Newton model is
+damped by ``damping`` times the diagonal of the normal matrix (Marquardt's scaling:
+steps do not depend on the units of the parameters), and the step is accepted if the
+upper bound itself decreases. The damping follows Nielsen's rule: after a success it
 shrinks by a factor that depends smoothly on how well the model predicted the decrease,
-after failures in a row it grows by 2, 4, 8, ...
+after consecutive failures, it grows by factors of 2, 4, 8, ...
 
 A rejected step changes nothing but the damping. An accepted one is a sufficient descent
-in the sense of the paper's appendix, which is all that the criteria's theory asks for.
+in the sense of the paper's appendix, as required by the theory of the criteria.
 
 References
 ----------
@@ -52,8 +52,8 @@ class DampedStep(Proposal):
 class LevenbergMarquardtStep:
     """Damped Gauss-Newton step; holds the damping of a run.
 
-    When a criterion that fixes the effort in advance changes it, the objective is a new
-    one (the next level of a graduated scheme) and the damping starts again.
+    If a criterion that prescribes the effort changes it (the next level of a graduated
+    scheme), the objective is a new one, and the damping is reset.
     """
 
     min_damping: float = 1e-12
@@ -74,7 +74,7 @@ class LevenbergMarquardtStep:
         if isinstance(rejected, DampedStep):
             return self._solve(rejected.point, rejected.system)
         point = problem.linearized(point)
-        # A model that overflows has no finite step, and is rejected for that.
+        # If the model overflows, the step is not finite and is rejected.
         with np.errstate(over="ignore", invalid="ignore"):
             system = problem.normal_system(point, trial.latent)
         return self._solve(point, system)
@@ -82,7 +82,7 @@ class LevenbergMarquardtStep:
     def take(
         self, problem: LeastSquaresProblem, point: Any, inferred: Inferred
     ) -> Moved:
-        """Accept the step if the upper bound itself falls."""
+        """Accept the step if the upper bound itself decreases."""
         trial = inferred.trial
         if inferred.prescribed and trial.effort != self.level:
             self.level = trial.effort
@@ -102,19 +102,20 @@ class LevenbergMarquardtStep:
         predicted = step.decrease
         info["step_norm"] = float(np.linalg.norm(step.delta))
         theta = problem.retract(point, step.delta)
-        # A step too small to show needs no evaluation.
+        # A step that does not change theta requires no evaluation.
         new = step.point if np.array_equal(theta, point.theta) else problem.at(theta)
         actual = problem.decrease(point, trial.latent, new)
         noise = _NOISE * trial.upper
-        # At the minimum to rounding, the linear model is a better judge than the bound.
-        # (But not if only the damping of steps that failed has made the step so small.)
+        # At the minimum, up to rounding errors, the linear model is more reliable than
+        # the bound. (Unless the step is only so small because of the damping after
+        # failed steps.)
         polishing = predicted <= noise and actual >= -noise and not self._has_failed
         if not (actual > 0.0 or polishing):  # nan: residuals are not defined there
             return self._rejected(step.point, info)
         info["decrease"] = actual
         self._shrink(1.0 if predicted <= noise else min(actual / predicted, 1.0))
-        # A decrease that fell short of the prediction says little about the distance
-        # to the minimum; hence the larger of the two.
+        # A decrease below the prediction says little about the distance to the minimum,
+        # so the larger of the two is used.
         change = max(actual, predicted) / max(trial.upper, np.finfo(float).tiny)
         return Moved(new, change, info=info)
 

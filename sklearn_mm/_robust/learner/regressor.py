@@ -7,8 +7,6 @@ from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
-from scipy.special import ndtr
-from scipy.stats import chi
 from sklearn.base import (
     BaseEstimator,
     MetaEstimatorMixin,
@@ -33,6 +31,7 @@ from sklearn_mm._estimator import (
     criterion_options,
     keep_state_on_error,
 )
+from sklearn_mm._robust.inference_mixin import inlier_scales
 from sklearn_mm._robust.learner.binning import binned_once
 from sklearn_mm._robust.learner.out_of_fold import OutOfFold, halves, partition
 from sklearn_mm._robust.learner.rounds import Reweighting, RobustLoss
@@ -56,8 +55,6 @@ _WIDER = 1.2
 _FIRST_EFFORT = 0.35
 # The plain fit is kept unless the robust loss of another is smaller by this fraction.
 _MARGIN = 0.06
-# Rows within this many scales are inliers (for one output).
-_INLIER_SCALES = 3.0
 # The quadratic kernel has no width; any finite one gives the same fit.
 _ANY_WIDTH = 1.0
 # Effort of exact weights, for criterion="fixed".
@@ -327,7 +324,7 @@ class RobustRegressor(
             self.weights_ = np.ones(len(y))
         self.scale_ = float(noise.scale[0]) if y.ndim == 1 else noise.scale
         norm = np.sqrt(noise.squares(targets.residual(kept.prediction)))
-        self.inlier_mask_ = norm <= _inlier_scales(len(noise.scale))
+        self.inlier_mask_ = norm <= inlier_scales(len(noise.scale))
         self.history_ = history
         self.best_iter_ = kept.number
         self.n_iter_ = len(history["loss"])
@@ -487,8 +484,3 @@ def _seeded(estimator, random_state):
         if value is None and name.split("__")[-1] == "random_state"
     }
     return estimator.set_params(**seeds)
-
-
-def _inlier_scales(d):
-    """Norm of d residuals, in scales, that inliers do not exceed."""
-    return chi.ppf(2.0 * ndtr(_INLIER_SCALES) - 1.0, d)
