@@ -41,28 +41,22 @@ _FAR = 100.0
 
 @dataclass(frozen=True)
 class Frame:
-    """How columns are standardised.
-
-    Attributes
-    ----------
-    n_parameters : int
-        Number of coefficients, including the intercept.
-    shift : ndarray or None
-        What is subtracted from rows so that moments about the mean keep their digits.
-    """
+    """How columns are standardised."""
 
     mean: Array
     scale: Array
     fit_intercept: bool
-    n_parameters: int = field(init=False)
-    shift: Array | None = field(init=False)
 
-    def __post_init__(self) -> None:
+    @property
+    def n_parameters(self) -> int:
+        """Number of coefficients, including the intercept."""
+        return len(self.mean) + int(self.fit_intercept)
+
+    @property
+    def shift(self) -> Array | None:
+        """What is subtracted from rows so that moments about the mean keep digits."""
         far = np.abs(self.mean) > _FAR * self.scale
-        shift = np.where(far, self.mean, 0.0) if far.any() else None
-        n_parameters = len(self.mean) + int(self.fit_intercept)
-        object.__setattr__(self, "n_parameters", n_parameters)
-        object.__setattr__(self, "shift", shift)
+        return np.where(far, self.mean, 0.0) if far.any() else None
 
     def pack(self, coef: Array, intercept: Array) -> Array:
         """Theta of coefficients (n_features, n_outputs) in the units of X."""

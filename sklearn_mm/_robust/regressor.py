@@ -409,7 +409,6 @@ class HalfQuadraticRobustRegressor(
             rows, y, weight, unit_weight, self.fit_intercept, type(self).__name__
         )
         model = scaling.model(rows, y, *penalties)
-        monitor = FitMonitor.of(self, *data, scaling.plane, scaling.objective)
         kernel, tuning = self._kernel(n_outputs := len(scaling.centre))
         scale = self._known_scale(scaling)
         point = given_start(self.init, previous, model, scaling, *given)
@@ -427,6 +426,8 @@ class HalfQuadraticRobustRegressor(
             scaling = scaling.rescaled(start.scale)
             model = scaling.model(rows, y, *penalties)
             start = _in_noise_scales(model, start)
+        unit = scaling.objective
+        monitor = FitMonitor.of(self, *data, scaling.plane, unit)
         tau = tuning * float(start.scale[0])
         problem = HalfQuadraticProblem(model, rows.beside, kernel, tau, weight)
         history, memory = History(), Workspace(total_weight=scaling.total)
@@ -442,7 +443,7 @@ class HalfQuadraticRobustRegressor(
             infer(problem, result.point, scaling, tuning, self.cov_type, memory.weights)
         )
         self._record_rows(problem, result.point, tuning, memory.weights)
-        self.history_ = history.to_bunch(scaling.objective)
+        self.history_ = history.to_bunch(unit)
         self.n_iter_ = len(history)
         return self
 
