@@ -17,18 +17,21 @@ from sklearn_mm._estimator import criterion_options, warn_user
 from sklearn_mm._robust import arguments
 from sklearn_mm._robust.auto_width import find_width
 from sklearn_mm._robust.block_structure import BlockStructure
-from sklearn_mm._robust.callable import CallableResidual, WithArguments
+from sklearn_mm._robust.callable import CallablePoint, CallableResidual, WithArguments
 from sklearn_mm._robust.problem import HalfQuadraticProblem, WithKnownInliers
+from sklearn_mm._robust.result import RobustLeastSquaresResult
 from sklearn_mm._robust.returned import check_start
 from sklearn_mm._robust.run import EXACT, EXACT_WEIGHTS, INTERRUPTED, STALLED, Run
 from sklearn_mm._rows.table import Rows
+from sklearn_mm._solver.roles import Array
 from sklearn_mm.baselines import Alternating, Joint
 from sklearn_mm.criteria import (
     CRITERIA,
+    Criterion,
     RelaxedGeneralized,
     get_criterion,
 )
-from sklearn_mm.kernels import KERNELS, Quadratic, get_kernel
+from sklearn_mm.kernels import KERNELS, Kernel, Quadratic, get_kernel
 
 # A damped step does not minimise the upper bound, so a level of the graduated scheme
 # takes more iterations than for linear models. (8 reached a lower cost than 4 on all
@@ -72,36 +75,36 @@ _TOLERANCE = [None, Interval(Real, 0, None, closed="left")]
     prefer_skip_nested_validation=True,
 )
 def robust_least_squares(
-    fun,
-    x0,
+    fun: Any,
+    x0: Any,
     jac: Any = "2-point",
     bounds: Any = (-np.inf, np.inf),
     *,
     kernel: Any = "smooth_truncated_quadratic",
     tau: Any = 1.0,
     criterion: Any = "regemm",
-    residual_dim=1,
-    known_inliers=None,
-    fixed=None,
-    structure=None,
-    retract=None,
+    residual_dim: int = 1,
+    known_inliers: Any = None,
+    fixed: Any = None,
+    structure: BlockStructure | None = None,
+    retract: Any = None,
     args: Any = (),
-    kwargs=None,
-    eta=0.15,
-    eta_prime=None,
-    rho=0.5,
+    kwargs: Any = None,
+    eta: float = 0.15,
+    eta_prime: float | None = None,
+    rho: float = 0.5,
     ftol: Any = 1e-8,
     xtol: Any = 1e-8,
     gtol: Any = 1e-8,
-    x_scale=None,
-    diff_step=None,
-    jac_sparsity=None,
-    max_nfev=None,
-    callback=None,
-    workers=None,
-    verbose=0,
-    **scipy_options,
-):
+    x_scale: Any = None,
+    diff_step: Any = None,
+    jac_sparsity: Any = None,
+    max_nfev: int | None = None,
+    callback: Any = None,
+    workers: Any = None,
+    verbose: int = 0,
+    **scipy_options: Any,
+) -> RobustLeastSquaresResult:
     """Solve a nonlinear least-squares problem with a robust kernel.
 
     Finds a local minimum of ``sum_i tau**2 * psi(|r_i(x)|**2 / tau**2)``, where the
@@ -362,7 +365,13 @@ def robust_least_squares(
     return result
 
 
-def _make_problem(model, kernel, tau, point, sample_weight=None):
+def _make_problem(
+    model: CallableResidual,
+    kernel: Kernel,
+    tau: Any,
+    point: CallablePoint,
+    sample_weight: Array | None = None,
+) -> HalfQuadraticProblem:
     n = len(point.residual)
     # Values per row require all rows in one chunk.
     whole = isinstance(kernel, WithKnownInliers) or np.ndim(tau) > 0
@@ -371,7 +380,14 @@ def _make_problem(model, kernel, tau, point, sample_weight=None):
     return HalfQuadraticProblem(model, rows, kernel, tau, sample_weight)
 
 
-def _with_found_width(model, start, kernel, criterion, max_nfev, options):
+def _with_found_width(
+    model: CallableResidual,
+    start: CallablePoint,
+    kernel: Kernel,
+    criterion: Criterion,
+    max_nfev: int,
+    options: tuple[Any, ...],  # of the last run
+) -> RobustLeastSquaresResult:
     """The result for a width that is estimated from the residuals."""
     base = getattr(kernel, "kernel", kernel)
     constant = base.tuning_constant(model.residual_dim)
@@ -382,14 +398,16 @@ def _with_found_width(model, start, kernel, criterion, max_nfev, options):
     is_regemm = isinstance(criterion, RelaxedGeneralized)
     rough = RelaxedGeneralized() if is_regemm else criterion
 
-    def solve(point, scale, exact):
+    def solve(
+        point: CallablePoint, scale: float, exact: bool
+    ) -> tuple[CallablePoint, bool]:
         problem = _make_problem(model, kernel, constant * scale, point)
         run = Run(problem, _SEARCH_NFEV, _SEARCH_TOLERANCES)
         chosen = EXACT_WEIGHTS if exact else rough
         status, point, _ = run.minimize(point, chosen)
         return point, status == INTERRUPTED
 
-    def solve_subset(point, mask):
+    def solve_subset(point: CallablePoint, mask: Any) -> tuple[CallablePoint, bool]:
         problem = _make_problem(model, Quadratic(), 1.0, point, mask.astype(float))
         run = Run(problem, _SUBSET_NFEV, _SEARCH_TOLERANCES)
         # A fit to a few residuals may lead anywhere, even where fun cannot be
@@ -416,7 +434,7 @@ def _with_found_width(model, start, kernel, criterion, max_nfev, options):
     return result
 
 
-def _warn(result, ftol):
+def _warn(result: RobustLeastSquaresResult, ftol: float | None) -> None:
     if result.status == STALLED:
         warn_user(
             f"robust_least_squares stopped after {result.nit} iterations: "
@@ -434,7 +452,9 @@ def _warn(result, ftol):
         )
 
 
-def _named_criterion(criterion, eta, eta_prime, rho):
+def _named_criterion(
+    criterion: Any, eta: float, eta_prime: float | None, rho: float
+) -> Criterion:
     if isinstance(criterion, Alternating):
         raise ValueError(
             "criterion=Alternating() is only supported by the contrastive Hebbian "
