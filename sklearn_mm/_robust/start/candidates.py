@@ -243,7 +243,13 @@ def subset_planes(
     gram[:, diagonal, diagonal] += 1e-9 * np.trace(gram, axis1=1, axis2=2)[:, None] / r
     theta = np.linalg.solve(gram, right)
     screen = slice(0, None, -(-n // _SCREEN_ROWS))
-    few = replace(rows, Z=rows.Z[screen], Y=rows.Y[screen], weight=rows.weight[screen])
+    few = replace(
+        rows,
+        Z=rows.Z[screen],
+        Y=rows.Y[screen],
+        weight=rows.weight[screen],
+        products=None,
+    )
     norms = _norms(few, theta)
     planes, scales = [], []
     for judge in (_trimmed, _densest):

@@ -10,8 +10,9 @@ passes through q rows and its scale takes one more, which is worth log(s_M / s_A
        max over pi of  sum_i log(1 + pi (F exp(l_i) - 1)),
        l_i = log(s_M / s_A) - z_A,i / 2 + z_M,i / 2
 
-2. Those others have a law of their own, normal about a plane parallel to A's, no
-   narrower than A (near outliers on one side): two more parameters in each output::
+2. Those others have a law of their own, normal and no narrower than A, about a plane
+   parallel to A's (near outliers on one side: two more parameters in each output) or
+   about their own least-squares plane (a second regime: q + 1 more)::
 
        sum_i log(pi F exp(l_i) + (1 - pi) F exp(l'_i)),
        l'_i = log(s_M / s_R) - z_R,i / 2 + z_M,i / 2
@@ -54,6 +55,8 @@ _FAR_OUT = 0.2
 # as the least that leaves clean data alone, 20 x 1 to 60 x 20 (efficiency at least 0.9
 # from 20 rows for each parameter on, 0.8 at three).
 _FREE = 0.9
+# Rows for each parameter that the rest needs to have a plane of its own.
+_OWN_PLANE = 1.5
 # The third ratio needs rows to count: so many for each parameter.
 _MANY_ROWS = 10.0
 
@@ -117,25 +120,37 @@ def _two_laws(
     laws could change places, and the larger one comes first: none for a minority.
     """
     w = rows.weight
-    residual = rows.residuals(smaller.theta) / smaller.scale[:, :, None]
     rest = ~in_smaller * w
-    total = np.maximum(rest.sum(axis=1), 1e-300)[:, None]
-    mean = np.einsum("cn,cdn->cd", rest, residual) / total
-    away = np.square(residual - mean[:, :, None])
-    spread = np.sqrt(np.einsum("cn,cdn->cd", rest, away) / total)
-    spread = np.maximum(spread, 1.0)  # no narrower than A
-    z = np.einsum("cdn,cd->cn", away, 1.0 / np.square(spread))
-    ratio = np.log(larger.scale / smaller.scale)
-    wider = ratio - np.log(spread)
-    share = np.clip(in_smaller @ w / w.sum(), _GRID[0], _GRID[-1])[:, None]
-    # Logarithms of the two parts of the mixture, less that of M's density.
-    follow = np.log(share) + ratio.sum(axis=1)[:, None] - 0.5 * smaller.distance
-    others = np.log1p(-share) + wider.sum(axis=1)[:, None] - 0.5 * z
-    both = np.logaddexp(follow[:, in_larger], others[:, in_larger])
-    both += 0.5 * larger.distance[0, in_larger]
-    both += np.log(Window.of(rows.n_outputs).probability)
-    nats = both @ w[in_larger] - 2.0 * _FREE * np.maximum(wider, 0.0).sum(axis=1)
-    return np.where(share[:, 0] >= 0.5, nats, -np.inf)
+    total = np.maximum(rest.sum(axis=1), 1e-300)
+    residual = rows.residuals(smaller.theta)
+    mean = np.einsum("cn,cdn->cd", rest, residual) / total[:, None]
+    share = np.clip(in_smaller @ w / w.sum(), _GRID[0], _GRID[-1])
+    ratio = np.log(larger.scale / smaller.scale).sum(axis=1)
+    follow = (np.log(share) + ratio)[:, None] - 0.5 * smaller.distance
+
+    def nats(away: Array, freedom: Array, taken: float) -> Array:
+        """If the rest lies about a plane; it and its scale take so many rows."""
+        squares = np.square(away)
+        spread = np.sqrt(np.einsum("cn,cdn->cd", rest, squares) / freedom[:, None])
+        spread = np.maximum(spread, smaller.scale)  # no narrower than A
+        z = np.einsum("cdn,cd->cn", squares, 1.0 / np.square(spread))
+        z *= (total / freedom)[:, None]
+        wider = np.log(larger.scale / spread)
+        others = np.log1p(-share) + wider.sum(axis=1)
+        both = np.logaddexp(follow, others[:, None] - 0.5 * z)[:, in_larger]
+        both += 0.5 * larger.distance[0, in_larger]
+        both += np.log(Window.of(rows.n_outputs).probability)
+        free = _FREE * taken * np.maximum(wider, 0.0).sum(axis=1)
+        found: Array = both @ w[in_larger] - free
+        return found
+
+    found = nats(residual - mean[:, :, None], total, 2.0)
+    if rows.is_direct and rows.ridge is None:
+        q = float(rows.n_parameters)
+        away = rows.residuals(rows.solve(~in_smaller * 1.0))
+        own = nats(away, np.maximum(total - q, 0.5), q + 1.0)
+        found = np.where(total >= _OWN_PLANE * q, np.maximum(found, own), found)
+    return np.where(share >= 0.5, found, -np.inf)
 
 
 def _in_the_band(

@@ -84,6 +84,10 @@ class RowNorms:
         `n_rows`; True says so. Every stratum of residuals is represented in it, and a
         row counts by its weight alone.
         """
+        if self.rows.n_rows <= n_rows:
+            rows, norms, weight = self._gathered(self._map(_all_rows))
+            order = np.argsort(norms)
+            return rows[order], weight[order], False
         found = self._sum(_counted)
         many = np.count_nonzero(found.mass) > n_rows
         reached = np.cumsum(found.mass)
@@ -98,10 +102,8 @@ class RowNorms:
             drawn = self.rows.sum(_drawn, *columns, args=args)
             share = quota / np.maximum(np.bincount(drawn.bins, minlength=len(quota)), 1)
             return drawn.rows, share[drawn.bins], True
-        parts = list(self._map(_rows_of, found.low, len(reached), wanted.nonzero()[0]))
-        starts = [chunk.start for chunk in self.rows.chunks]
-        rows = np.concatenate([f[0] + i for f, i in zip(parts, starts, strict=True)])
-        norms, weight = (np.concatenate([f[i] for f in parts]) for i in (1, 2))
+        parts = self._map(_rows_of, found.low, len(reached), wanted.nonzero()[0])
+        rows, norms, weight = self._gathered(parts)
         order = np.argsort(norms)
         rows, norms, weight = rows[order], norms[order], weight[order]
         if not many and _n_distinct(norms) <= n_rows:
@@ -115,6 +117,13 @@ class RowNorms:
         chosen = rows[np.minimum(np.searchsorted(upto, grid), len(rows) - 1)]
         return chosen, np.ones(len(chosen)), True
 
+    def _gathered(self, parts: Iterator[Any]) -> tuple[Indices, Array, Array]:
+        """Rows, norms and weights of all chunks, from those of each of them."""
+        starts = [chunk.start for chunk in self.rows.chunks]
+        rows, norms, weight = zip(*parts, strict=True)
+        rows = tuple(r + start for r, start in zip(rows, starts, strict=True))
+        return np.concatenate(rows), np.concatenate(norms), np.concatenate(weight)
+
     def _sum(self, function: Callable[..., Any], *args: Any) -> Any:
         return self.rows.sum(function, self.residual, self.weight, args=args)
 
@@ -124,6 +133,12 @@ class RowNorms:
 
 def _counted(residual: Array, weight: Array) -> Histogram:
     return Histogram.of(_leading_digits(squared_norms(residual)), weight)
+
+
+def _all_rows(residual: Array, weight: Array) -> tuple[Indices, Array, Array]:
+    """Rows that have a weight, with their norms and weights."""
+    rows = np.flatnonzero(weight > 0)
+    return rows, squared_norms(residual)[rows], weight[rows]
 
 
 def _rows_of(

@@ -8,8 +8,8 @@ weight k give the same sums, medians and halves.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
+import functools
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -95,6 +95,8 @@ class WhitenedRows:
     floor: Array  # (d,) scales are not smaller: rounding of y, or of the arithmetic
     exact: Array  # (d,) rounding of the arithmetic alone
     has_intercept: bool
+    products: Array | None  # upper triangles of z z' where normal equations are formed
+    effective: float  # parameters that the penalty leaves: the trace of the hat matrix
 
     @classmethod
     def of(
@@ -135,15 +137,24 @@ class WhitenedRows:
     ) -> WhitenedRows:
         """Bring each output to the unit of its own residuals."""
         ones = np.ones(Y.shape[1])
-        raw = cls(Z, Y, weight, back, forth, ridge, ones, ones, ones, intercept)
+        units = (ones, ones, ones)
+        raw = cls(Z, Y, weight, back, forth, ridge, *units, intercept, None, np.nan)
+        if raw.is_direct:
+            raw = replace(raw, products=_products(Z))
         theta = raw.solve(np.ones((1, len(weight))))[0]
         rounding = _EXACT * np.maximum(weighted_median(np.abs(Y.T), weight), 1.0)
         step = np.array([rounding_step(y, weight) for y in Y.T])
         floor = np.maximum(0.5 * step, rounding)
         middle = weighted_median(np.abs(raw.residuals(theta)[0]), weight)
         unit = np.maximum(middle / NORMAL_MEDIAN, floor)
-        units = (unit, floor / unit, rounding / unit)
-        return cls(Z, Y / unit, weight, back, forth, ridge, *units, intercept)
+        return replace(
+            raw,
+            Y=Y / unit,
+            unit=unit,
+            floor=floor / unit,
+            exact=rounding / unit,
+            effective=raw._effective(),
+        )
 
     @property
     def n_rows(self) -> int:
@@ -162,9 +173,7 @@ class WhitenedRows:
         """Whether normal equations are formed."""
         return self.n_parameters <= _MAX_DIRECT * (1 if self.ridge is None else 2)
 
-    @cached_property
-    def effective(self) -> float:
-        """Number of parameters that the penalty leaves: the trace of the hat matrix."""
+    def _effective(self) -> float:
         if self.ridge is None:
             return float(self.n_parameters)
         shrunk = np.linalg.eigvalsh(self.ridge)
@@ -175,7 +184,7 @@ class WhitenedRows:
         """Whether a penalty is all that keeps a plane from passing through the rows."""
         return self.ridge is not None and self.effective > 0.5 * self.n_rows
 
-    @cached_property
+    @property
     def majority(self) -> float:
         """Mass of the least majority that outliers cannot imitate.
 
@@ -183,22 +192,6 @@ class WhitenedRows:
         """
         n, r = self.n_rows, self.effective
         return float(min(n, max(np.floor((n + r + 1.0) / 2.0), r + 2.0)))
-
-    @cached_property
-    def upper(self) -> tuple[Array, Array]:
-        """Indices of an upper triangle."""
-        return np.triu_indices(self.n_parameters)
-
-    @cached_property
-    def products(self) -> Array:
-        """Upper triangles of z_i z_i' for all rows: makes Gram matrices one product."""
-        r = self.n_parameters
-        out = np.empty((self.n_rows, r * (r + 1) // 2))
-        end = 0
-        for j in range(r):  # column by column: nothing else is as large
-            start, end = end, end + r - j
-            np.multiply(self.Z[:, j:], self.Z[:, j : j + 1], out=out[:, start:end])
-        return out
 
     def whiten(self, theta: Array) -> Array:
         """A batch of one from coefficients of the design in the units of y."""
@@ -256,9 +249,11 @@ class WhitenedRows:
         return h / np.maximum(1.0 - w * h, 1e-9)
 
     def _normal_equations(self, w: Array) -> tuple[Array, Array]:
-        r, upper = self.n_parameters, self.upper
+        assert self.products is not None
+        r = self.n_parameters
+        i, j = _upper_triangle(r)
         gram = np.empty((len(w), r, r))
-        gram[:, upper[0], upper[1]] = gram[:, upper[1], upper[0]] = w @ self.products
+        gram[:, i, j] = gram[:, j, i] = w @ self.products
         if self.ridge is not None:
             gram += self.ridge
         return gram, self.gradient(w[:, None, :] * self.Y.T)
@@ -327,15 +322,11 @@ class WideRows(WhitenedRows):
     def is_direct(self) -> bool:
         return False
 
-    @cached_property
-    def effective(self) -> float:
+    def _effective(self) -> float:
         """Estimated from products of the hat matrix with random signs."""
         n, q = self.Z.shape
         signs = np.random.default_rng(0).choice([-1.0, 1.0], size=(4, 1, n))
-        probe = WideRows(
-            *(self.Z, signs[:, 0].T, self.weight, self.back, self.forth, self.ridge),
-            *(np.ones(4), np.ones(4), np.ones(4), self.has_intercept),
-        )
+        probe = replace(self, Y=signs[:, 0].T)
         fitted = probe.fitted(probe.solve(np.ones((1, n))))[0]
         trace = float(np.mean(np.sum(fitted * signs[:, 0], axis=1)))
         return float(np.clip(trace, 1.0, min(n, q)))
@@ -363,6 +354,22 @@ class WideRows(WhitenedRows):
 
     def ridge_times(self, v: Array) -> Array:
         return self._ridge_diagonal * v
+
+
+@functools.lru_cache(maxsize=64)
+def _upper_triangle(r: int) -> tuple[Array, Array]:
+    return np.triu_indices(r)
+
+
+def _products(Z: Array) -> Array:
+    """Upper triangles of z_i z_i' for all rows: makes Gram matrices one product."""
+    n, r = Z.shape
+    out = np.empty((n, r * (r + 1) // 2))
+    end = 0
+    for j in range(r):  # column by column: nothing else is as large
+        start, end = end, end + r - j
+        np.multiply(Z[:, j:], Z[:, j : j + 1], out=out[:, start:end])
+    return out
 
 
 def _solve(gram: Array, right: Array) -> Array:
