@@ -86,6 +86,16 @@ class CallableResidual:
         function like `map` that evaluates `fun` at several points.
     needs_columns : bool
         Whether the columns of the Jacobian must be known, not only its products.
+
+    Attributes
+    ----------
+    n_fun, n_jac : int
+        Number of residuals and Jacobians that were computed. Evaluations for finite
+        differences do not count.
+    size : int or None
+        Number of residuals, known from the first evaluation on.
+    groups : ndarray or None
+        Group of each parameter in finite differences, known from the first Jacobian on.
     """
 
     def __init__(
@@ -117,14 +127,14 @@ class CallableResidual:
             residual_dim, structure, retract is None, fixed, needs_columns
         )
         self.n_fun = self.n_jac = 0
-        self._size: int | None = None  # of the residuals, once known
-        self._groups: Indices | None = None  # of columns, once known
+        self.size: int | None = None
+        self.groups: Indices | None = None
 
     def at(self, theta: Array) -> CallablePoint:
         """Residual vectors at theta."""
         self.n_fun += 1
-        value = self._returned.residuals(self._fun(theta), self._size)
-        self._size = value.size
+        value = self._returned.residuals(self._fun(theta), self.size)
+        self.size = value.size
         return CallablePoint(theta, value.reshape(-1, self.residual_dim))
 
     def linearized(self, point: CallablePoint) -> CallablePoint:
@@ -205,10 +215,10 @@ class CallableResidual:
             if self.fixed is None:
                 return value
             return self._without(value, self.fixed)
-        if self._groups is None:
-            self._groups = self._difference_groups(theta.size)
+        if self.groups is None:
+            self.groups = self._difference_groups(theta.size)
         changes = self._differences.changes(
-            self._evaluate, self.retract, theta, residual.ravel(), self._groups
+            self._evaluate, self.retract, theta, residual.ravel(), self.groups
         )
         if self.structure is not None:
             return self._difference_blocks(changes.slopes)
@@ -225,7 +235,7 @@ class CallableResidual:
         is_complex = self._jac == "cs"
         values = self._workers(self._fun, points)
         check = self._returned.residuals
-        return [check(value, self._size, is_complex) for value in values]
+        return [check(value, self.size, is_complex) for value in values]
 
     def _product(self, J: Any, delta: Array) -> Array:
         if self.structure is not None:
