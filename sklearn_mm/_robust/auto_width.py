@@ -24,8 +24,15 @@ from scipy.special import gammaln
 
 from sklearn_mm._robust.callable import CallablePoint, CallableResidual
 from sklearn_mm._robust.core import Core, find_core, median_scale
+from sklearn_mm._robust.problem import make_problem
+from sklearn_mm._robust.result import RobustLeastSquaresResult
+from sklearn_mm._robust.run import EXACT_WEIGHTS, INTERRUPTED, Run
 from sklearn_mm._solver.roles import Array
+from sklearn_mm.criteria import Criterion, RelaxedGeneralized
+from sklearn_mm.kernels import Kernel, Quadratic
 
+# Numbers of evaluations and tolerances of the fits in the search.
+_SEARCH_NFEV, _SUBSET_NFEV, _SEARCH_TOLERANCES = 60, 10, (1e-4, 1e-8, None)
 # Widths of the ladder.
 _RUNGS = [2.0 ** (-k / 2.0) for k in range(7)]
 # The background reaches at least this many scales of the widest fit.
@@ -59,6 +66,60 @@ class Candidate:
 
     point: Any
     core: Core
+
+
+def fit_with_found_width(
+    model: CallableResidual,
+    start: CallablePoint,
+    kernel: Kernel,
+    criterion: Criterion,
+    max_nfev: int,
+    options: tuple[Any, ...],  # of the last run
+) -> RobustLeastSquaresResult:
+    """The result for a width that is estimated from the residuals."""
+    base = getattr(kernel, "kernel", kernel)
+    constant = base.tuning_constant(model.residual_dim)
+    if not np.isfinite(constant):  # least squares has no width
+        constant = 1.0
+
+    # Approximate fits do not need the smaller constants.
+    is_regemm = isinstance(criterion, RelaxedGeneralized)
+    rough = RelaxedGeneralized() if is_regemm else criterion
+
+    def solve(
+        point: CallablePoint, scale: float, exact: bool
+    ) -> tuple[CallablePoint, bool]:
+        problem = make_problem(model, kernel, constant * scale, point)
+        run = Run(problem, _SEARCH_NFEV, _SEARCH_TOLERANCES)
+        chosen = EXACT_WEIGHTS if exact else rough
+        status, point, _ = run.minimize(point, chosen)
+        return point, status == INTERRUPTED
+
+    def solve_subset(point: CallablePoint, mask: Any) -> tuple[CallablePoint, bool]:
+        problem = make_problem(model, Quadratic(), 1.0, point, mask.astype(float))
+        run = Run(problem, _SUBSET_NFEV, _SEARCH_TOLERANCES)
+        # A fit to a few residuals may lead anywhere, even where fun cannot be
+        # evaluated. Errors of fun in general are found by the other fits.
+        with np.errstate(all="ignore"):
+            try:
+                status, point, _ = run.minimize(point, EXACT_WEIGHTS)
+            except (ArithmeticError, ValueError):
+                return point, False
+        return point, status == INTERRUPTED
+
+    n_free = start.theta.size if model.fixed is None else np.sum(~model.fixed)
+    found, interrupted = find_width(solve, solve_subset, model, start, int(n_free))
+    tau = constant * found.core.scale
+    problem = make_problem(model, kernel, tau, start)
+    run = Run(problem, max_nfev, *options)
+    run.see(start, problem.objective(start))
+    if interrupted:
+        point = run.better(found.point)
+        result = run.result(INTERRUPTED, point, problem.objective(point))
+    else:
+        result = run.result(*run.minimize(found.point, EXACT_WEIGHTS))
+    result["scale"] = found.core.scale
+    return result
 
 
 def find_width(

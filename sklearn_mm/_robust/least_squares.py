@@ -15,30 +15,25 @@ from sklearn.utils._param_validation import (
 
 from sklearn_mm._estimator import criterion_options, warn_user
 from sklearn_mm._robust import arguments
-from sklearn_mm._robust.auto_width import find_width
+from sklearn_mm._robust.auto_width import fit_with_found_width
 from sklearn_mm._robust.block_structure import BlockStructure
-from sklearn_mm._robust.callable import CallablePoint, CallableResidual, WithArguments
-from sklearn_mm._robust.problem import HalfQuadraticProblem, WithKnownInliers
+from sklearn_mm._robust.callable import CallableResidual, WithArguments
+from sklearn_mm._robust.problem import make_problem
 from sklearn_mm._robust.result import RobustLeastSquaresResult
 from sklearn_mm._robust.returned import check_start
-from sklearn_mm._robust.run import EXACT, EXACT_WEIGHTS, INTERRUPTED, STALLED, Run
-from sklearn_mm._rows.table import Rows
-from sklearn_mm._solver.roles import Array
+from sklearn_mm._robust.run import EXACT, INTERRUPTED, STALLED, Run
 from sklearn_mm.baselines import Alternating, Joint
 from sklearn_mm.criteria import (
     CRITERIA,
     Criterion,
-    RelaxedGeneralized,
     get_criterion,
 )
-from sklearn_mm.kernels import KERNELS, Kernel, Quadratic, get_kernel
+from sklearn_mm.kernels import KERNELS, get_kernel
 
 # A damped step does not minimise the upper bound, so a level of the graduated scheme
 # takes more iterations than for linear models. (8 reached a lower cost than 4 on all
 # six bundle adjustments tried; see the table in examples/bundle_adjustment.py.)
 _ROUNDS_PER_LEVEL = 8
-# Numbers of evaluations and tolerances of the fits in the search for a width.
-_SEARCH_NFEV, _SUBSET_NFEV, _SEARCH_TOLERANCES = 60, 10, (1e-4, 1e-8, None)
 _TOLERANCE = [None, Interval(Real, 0, None, closed="left")]
 
 
@@ -349,11 +344,13 @@ def robust_least_squares(
     max_nfev = 100 * x0.size if max_nfev is None else max_nfev
     options = ((ftol, xtol, gtol), callback, verbose)
     if isinstance(tau, str):
-        result = _with_found_width(model, point, kernel, criterion, max_nfev, options)
+        result = fit_with_found_width(
+            model, point, kernel, criterion, max_nfev, options
+        )
     else:
         tau = arguments.checked_widths(tau, len(point.residual))
         # One evaluation per iteration, and one was made at x0.
-        run = Run(_make_problem(model, kernel, tau, point), max_nfev - 1, *options)
+        run = Run(make_problem(model, kernel, tau, point), max_nfev - 1, *options)
         result = run.result(*run.minimize(point, criterion))
     _warn(result, ftol)
     if verbose:
@@ -362,75 +359,6 @@ def robust_least_squares(
             f"{result.nfev}, cost {result.cost:.4e}, optimality "
             f"{result.optimality:.2e}."
         )
-    return result
-
-
-def _make_problem(
-    model: CallableResidual,
-    kernel: Kernel,
-    tau: Any,
-    point: CallablePoint,
-    sample_weight: Array | None = None,
-) -> HalfQuadraticProblem:
-    n = len(point.residual)
-    # Values per row require all rows in one chunk.
-    whole = isinstance(kernel, WithKnownInliers) or np.ndim(tau) > 0
-    rows = Rows(None, n, chunk_size=n if whole else None)
-    sample_weight = np.ones(n) if sample_weight is None else sample_weight
-    return HalfQuadraticProblem(model, rows, kernel, tau, sample_weight)
-
-
-def _with_found_width(
-    model: CallableResidual,
-    start: CallablePoint,
-    kernel: Kernel,
-    criterion: Criterion,
-    max_nfev: int,
-    options: tuple[Any, ...],  # of the last run
-) -> RobustLeastSquaresResult:
-    """The result for a width that is estimated from the residuals."""
-    base = getattr(kernel, "kernel", kernel)
-    constant = base.tuning_constant(model.residual_dim)
-    if not np.isfinite(constant):  # least squares has no width
-        constant = 1.0
-
-    # Approximate fits do not need the smaller constants.
-    is_regemm = isinstance(criterion, RelaxedGeneralized)
-    rough = RelaxedGeneralized() if is_regemm else criterion
-
-    def solve(
-        point: CallablePoint, scale: float, exact: bool
-    ) -> tuple[CallablePoint, bool]:
-        problem = _make_problem(model, kernel, constant * scale, point)
-        run = Run(problem, _SEARCH_NFEV, _SEARCH_TOLERANCES)
-        chosen = EXACT_WEIGHTS if exact else rough
-        status, point, _ = run.minimize(point, chosen)
-        return point, status == INTERRUPTED
-
-    def solve_subset(point: CallablePoint, mask: Any) -> tuple[CallablePoint, bool]:
-        problem = _make_problem(model, Quadratic(), 1.0, point, mask.astype(float))
-        run = Run(problem, _SUBSET_NFEV, _SEARCH_TOLERANCES)
-        # A fit to a few residuals may lead anywhere, even where fun cannot be
-        # evaluated. Errors of fun in general are found by the other fits.
-        with np.errstate(all="ignore"):
-            try:
-                status, point, _ = run.minimize(point, EXACT_WEIGHTS)
-            except (ArithmeticError, ValueError):
-                return point, False
-        return point, status == INTERRUPTED
-
-    n_free = start.theta.size if model.fixed is None else np.sum(~model.fixed)
-    found, interrupted = find_width(solve, solve_subset, model, start, int(n_free))
-    tau = constant * found.core.scale
-    problem = _make_problem(model, kernel, tau, start)
-    run = Run(problem, max_nfev, *options)
-    run.see(start, problem.objective(start))
-    if interrupted:
-        point = run.better(found.point)
-        result = run.result(INTERRUPTED, point, problem.objective(point))
-    else:
-        result = run.result(*run.minimize(found.point, EXACT_WEIGHTS))
-    result["scale"] = found.core.scale
     return result
 
 

@@ -175,6 +175,22 @@ class HalfQuadraticProblem:
         return float(total)
 
 
+def make_problem(
+    model: Any,
+    kernel: Kernel,
+    tau: Any,
+    point: ResidualPoint,
+    sample_weight: Array | None = None,
+) -> HalfQuadraticProblem:
+    """The problem of nonlinear residuals, whose number is that at a point."""
+    n = len(point.residual)
+    # Values per row require all rows in one chunk.
+    whole = isinstance(kernel, WithKnownInliers) or np.ndim(tau) > 0
+    rows = Rows(None, n, chunk_size=n if whole else None)
+    sample_weight = np.ones(n) if sample_weight is None else sample_weight
+    return HalfQuadraticProblem(model, rows, kernel, tau, sample_weight)
+
+
 @dataclass(frozen=True, eq=False)
 class WithKnownInliers(Kernel):
     """A kernel that is quadratic for residual vectors known to be inliers."""
