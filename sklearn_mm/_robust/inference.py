@@ -156,7 +156,7 @@ def infer(
     wanted = [SumOver(_row_sums, columns, args, False)]
     if q <= MAX_COLUMNS:
         wanted.append(model.normal_sums(point.residual, weights))
-    found = model.rows.sums(*wanted)
+    found = model.rows.sums(wanted)
     sums = next(found)
     total = problem.rows.total(problem.sample_weight)
     with np.errstate(over="ignore"):

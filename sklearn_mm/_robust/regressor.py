@@ -530,6 +530,7 @@ class HalfQuadraticRobustRegressor(
         first = Stage(problem, criterion, step, tol, effort, monitor)
         # The criterion is not needed again because its certificate is tight here.
         step = ReweightedLeastSquares(True, _RESOLUTION, memory)
+        problem = replace(problem, ahead=step.wanted)  # no other effort will be tried
         last = Stage(problem, _EXACT_WEIGHTS, step, self.tol, _EXACT, monitor)
         return run_stages(
             first,

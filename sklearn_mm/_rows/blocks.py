@@ -3,9 +3,9 @@
 `BlockRows` is the equivalent of `Rows` for Dask arrays. Blocks and columns stay with
 the workers; only small arguments and sums are transferred.
 
-A *trip* submits one graph to the Dask scheduler and returns one small result: the sum
-over all blocks, which the workers compute a few blocks at a time. Nothing is computed
-between trips. A column that is filled is a recipe, a function of other columns (and of
+A *trip* submits one graph to the Dask scheduler and returns small results: sums over the
+blocks, which the workers add up a few at a time until few enough are left for the
+caller. Nothing is computed between trips. A column that is filled is a recipe, a function of other columns (and of
 X), which is evaluated inside the tasks that need it. A column that has to be *kept* is
 computed once, together with the next sum that needs it, and stays with the workers as
 futures. If a worker is lost, Dask computes them again from the blocks of X.
@@ -26,8 +26,9 @@ from sklearn_mm._rows.table import RowNumbers, SumOver, add
 from sklearn_mm._rows.workers import one_blas_thread
 from sklearn_mm._solver.roles import Array, Indices
 
-# Number of values that one task of a reduction adds up, in order. For at most as many
-# blocks, the sum equals that of a loop over the blocks to the last bit.
+# Number of values that one task of a reduction, or the caller, adds up in order. For at
+# most as many blocks, the sum equals that of a loop over the blocks to the last bit,
+# and there is no task but those of the blocks.
 _FAN_IN = 32
 # Numbers of this process are sent to the workers on purpose.
 _GRAPH_CARRIES_ROWS = {"distributed.admin.large-graph-warning-threshold": "1TB"}
@@ -183,10 +184,12 @@ class BlockRows:
         args: tuple[Any, ...] = (),
     ) -> Any:
         """Sum of the values of `map`, or of each entry if they are tuples."""
-        return next(self.sums(SumOver(function, columns, args, self._reads_rows)))
+        call = SumOver(function, columns, args, self._reads_rows)
+        return next(self.sums([call]))
 
-    def sums(self, *wanted: SumOver) -> Iterator[Any]:
+    def sums(self, wanted: Iterable[SumOver]) -> Iterator[Any]:
         """Several sums in one trip."""
+        wanted = tuple(wanted)
         kept = _pending(column for call in wanted for column in call.columns)
         return iter(self._keep(kept, wanted))
 
@@ -244,13 +247,13 @@ class BlockRows:
         for column in columns:  # each may be made of those before
             recipe = (column.function, column.columns, column.args, column.reads_rows)
             column.hold(self._tasks([SumOver(*recipe)], function=_only))
-        total = [_reduced(self._tasks(sums))] if sums else []
+        totals = _reduced(self._tasks(sums)) if sums else []
         parts = [part for column in columns for part in column.parts or ()]
-        done = dask.persist(*total, *parts, optimize_graph=False)
-        held = iter(done[len(total) :])
+        done = dask.persist(*totals, *parts, optimize_graph=False)
+        held = iter(done[len(totals) :])
         for column in columns:
             column.hold([next(held) for _ in self.chunks])
-        return list(_value(done[0])) if sums else []
+        return list(_add_all(*_values(done[: len(totals)]))) if sums else []
 
     def _tasks(
         self,
@@ -384,25 +387,27 @@ def _pending(columns: Iterable[Any]) -> list[BlockColumn]:
     return list(dict.fromkeys(kept for column in found for kept in column.pending()))
 
 
-def _reduced(tasks: list[Any]) -> Any:
-    """The sum of all values, added up a few at a time."""
+def _reduced(tasks: list[Any]) -> list[Any]:
+    """At most `_FAN_IN` sums of all values, added up a few at a time."""
     import dask
 
     added = dask.delayed(_add_all, pure=False, traverse=False)
-    while len(tasks) > 1:
+    while len(tasks) > _FAN_IN:
         groups = (tasks[i : i + _FAN_IN] for i in range(0, len(tasks), _FAN_IN))
         tasks = [added(*group) if len(group) > 1 else group[0] for group in groups]
-    return tasks[0]
+    return tasks
 
 
 def _add_all(*values: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(functools.reduce(add, sums) for sums in zip(*values, strict=True))
 
 
-def _value(persisted: Any) -> Any:
-    """The value that Dask holds."""
-    value = persisted.dask[persisted.key]
-    return value.result() if hasattr(value, "result") else value
+def _values(persisted: Iterable[Any]) -> list[Any]:
+    """The values that Dask holds, fetched from its workers all at once."""
+    values = [delayed.dask[delayed.key] for delayed in persisted]
+    if values and hasattr(values[0], "client"):
+        return list(values[0].client.gather(values))
+    return values
 
 
 def _take(*arrays: Any) -> tuple[Any, ...]:

@@ -15,7 +15,7 @@ rows are, and is read and filled by tasks.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -190,8 +190,8 @@ class Rows:
         """Sum of the values of `map`, or of each entry if they are tuples."""
         return functools.reduce(add, self.map(function, *columns, args=args))
 
-    def sums(self, *wanted: SumOver) -> Iterator[Any]:
-        """Several sums, each computed when it is asked for.
+    def sums(self, wanted: Iterable[SumOver]) -> Iterator[Any]:
+        """Several sums, each made and computed when it is asked for.
 
         Distributed engines compute all of them at once to save round trips. Sums that
         may not be needed should come last.

@@ -16,12 +16,14 @@ from sklearn_mm import (
     ContrastiveHebbianRegressor,
     HalfQuadraticRobustRegressor,
 )
+from sklearn_mm._robust import regressor
 from sklearn_mm._robust.start import sample
 from sklearn_mm._rows import blocks, ranks
 from sklearn_mm._rows.blocks import BlockColumn
 from sklearn_mm._rows.sources import MappedRows, lazy_rows
 from sklearn_mm._rows.statistics import weighted_median
 from sklearn_mm._rows.table import RowNumbers, Rows, SumOver
+from sklearn_mm.criteria import Fixed
 
 dask = pytest.importorskip("dask")
 da = pytest.importorskip("dask.array")
@@ -108,16 +110,18 @@ class TestColumns:
         column = rows.place(np.arange(23.0))
         trips.clear()
         first, second = rows.sums(
-            SumOver(np.sum), SumOver(np.sum, (column,), reads_rows=False)
+            [SumOver(np.sum), SumOver(np.sum, (column,), reads_rows=False)]
         )
         assert (first, second) == (X.sum(), 23 * 11)
-        assert trips == [1]
+        assert trips == [5]  # a task for each block, and the caller adds them up
 
-    def test_sums_of_tuples_and_of_many_blocks(self):
+    def test_sums_of_tuples_and_of_many_blocks(self, trips):
         X, rows = rows_of(100, 1)  # more than are added up at a time
+        trips.clear()
         total, number = rows.sum(lambda x: (x.sum(axis=0), len(x)))
         assert_allclose(total, X.sum(axis=0))
         assert number == 100
+        assert trips == [4]  # sums of 32 blocks are all that comes back
 
     def test_rows_and_entries_are_taken_in_order(self):
         X, rows = rows_of()
@@ -284,15 +288,15 @@ class TestRobust:
     def test_what_travels_does_not_grow_with_the_rows(self, monkeypatch):
         def bytes_of_sums(n_rows):
             """Bytes of every sum that comes back but for histograms of targets."""
-            sizes, original = [], blocks._value
+            sizes, original = [], blocks._values
 
             def measured(persisted):
-                value = original(persisted)
-                if "Histogram" not in repr(value):
-                    sizes.append(len(pickle.dumps(value)))
-                return value
+                values = original(persisted)
+                sums = [value for value in values if "Histogram" not in repr(value)]
+                sizes.extend(len(pickle.dumps(value)) for value in sums)
+                return values
 
-            monkeypatch.setattr(blocks, "_value", measured)
+            monkeypatch.setattr(blocks, "_values", measured)
             X, y = make_data(n_rows)
             size = n_rows // 8
             X, y = in_blocks(X, size), in_blocks(y, size)
@@ -304,6 +308,24 @@ class TestRobust:
         few, many = bytes_of_sums(16_000), bytes_of_sums(128_000)
         assert max(few) == max(many) < 2_000  # a Gram matrix
         assert set(few) == set(many)
+
+    def test_an_exact_iteration_takes_two_trips(self, trips):
+        """Bounds come with the sums of the step, then there is a line search."""
+        X, y = make_data(30_000)
+        X, y = in_blocks(X), in_blocks(y)
+        start = robust(X, y)
+        numbers = []
+
+        class Counting(Fixed):
+            def converged(self, trial, moved, memory, tol):
+                numbers.append(len(trips))
+                return super().converged(trial, moved, memory, tol)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(regressor, "_EXACT_WEIGHTS", Counting(1.0))
+            robust(X, y, init=start.coef_ + 1e-3, scale=start.scale_, tol=1e-9)
+        assert len(numbers) >= 3
+        assert set(np.diff(numbers)) == {2}
 
     def test_targets_may_be_local(self):
         X, y = make_data()
