@@ -3,12 +3,13 @@
 `BlockRows` is the equivalent of `Rows` for Dask arrays. Blocks and columns stay with
 the workers; only small arguments and sums are transferred.
 
-A *trip* submits one graph to the Dask scheduler and returns small results: sums over the
-blocks, which the workers add up a few at a time until few enough are left for the
-caller. Nothing is computed between trips. A column that is filled is a recipe, a function of other columns (and of
-X), which is evaluated inside the tasks that need it. A column that has to be *kept* is
-computed once, together with the next sum that needs it, and stays with the workers as
-futures. If a worker is lost, Dask computes them again from the blocks of X.
+A *trip* submits one graph to the Dask scheduler and returns small results: sums over
+the blocks, which the workers add up until few enough are left for the caller. Nothing
+is computed between trips. A column that is filled is a recipe, a function of other
+columns (and of X), which is evaluated inside the tasks that need it. A column that has
+to be *kept* is computed once, together with the next sum that needs it, and stays with
+the workers as futures. If a worker is lost, Dask computes them again from the blocks of
+X.
 
 Only `dask.delayed` and `dask.persist` are used, so that any Dask scheduler works: that
 of a cluster, threads, or the calling thread.
@@ -193,6 +194,40 @@ class BlockRows:
         kept = _pending(column for call in wanted for column in call.columns)
         return iter(self._keep(kept, wanted))
 
+    def fold(
+        self,
+        function: Callable[..., Any],
+        state: Any,
+        *columns: Any,
+        args: tuple[Any, ...] = (),
+        order: Iterable[int],
+    ) -> Any:
+        """Pass a state through the blocks, one after another.
+
+        In each, ``function(X, *columns, state, *args)`` returns the next state. It is
+        computed where the block is and travels from there to the next one; the last
+        one comes back. A state must not be changed in place: if a worker is lost, it
+        is needed again.
+
+        Blocks that the workers hold are all part of one graph. Others are read one at a
+        time: a scheduler would read them all while the first ones are being processed.
+        """
+        import dask
+
+        self._keep(_pending(columns))
+        task = dask.delayed(_next_state, pure=False, traverse=False)
+        with dask.config.set(_GRAPH_CARRIES_ROWS):
+            state = dask.delayed(state, traverse=False)
+            calls, inputs = self._inputs([SumOver(function, columns, args)])
+            for i in order:
+                state = task(calls, self.chunks[i], state, *inputs(i))
+                if not self._anchored:
+                    (state,) = dask.persist(state, optimize_graph=False)
+                    _wait(state)
+            if self._anchored:
+                (state,) = dask.persist(state, optimize_graph=False)
+        return _values([state])[0]
+
     def total(self, column: Any) -> float:
         """Sum of a column of single numbers."""
         if _is_constant(column):
@@ -264,6 +299,15 @@ class BlockRows:
         """A task for each block, or for some, that makes all calls."""
         import dask
 
+        calls, inputs = self._inputs(wanted)
+        task = dask.delayed(function or _all, pure=False, traverse=False)
+        numbers = list(range(len(self.chunks))) if numbers is None else numbers
+        return [task(calls, self.chunks[i], *inputs(i)) for i in numbers]
+
+    def _inputs(
+        self, wanted: Iterable[SumOver]
+    ) -> tuple[_Calls, Callable[[int], list[Any]]]:
+        """Calls of tasks, and what they are made on: a block and parts of columns."""
         leaves: list[list[Any]] = []
         seen: dict[int, Any] = {}
         calls = _Calls(
@@ -273,18 +317,12 @@ class BlockRows:
             ),
             self.X.dtype,
         )
-        task = dask.delayed(function or _all, pure=False, traverse=False)
         named = calls.opens or self._anchored
-        numbers = list(range(len(self.chunks))) if numbers is None else numbers
-        return [
-            task(
-                calls,
-                self.chunks[i],
-                self._blocks[i] if named else None,
-                *(leaf[i] for leaf in leaves),
-            )
-            for i in numbers
-        ]
+
+        def inputs(i: int) -> list[Any]:
+            return [self._blocks[i] if named else None, *(leaf[i] for leaf in leaves)]
+
+        return calls, inputs
 
     def _nodes(
         self, columns: tuple[Any, ...], leaves: list[list[Any]], seen: dict[int, Any]
@@ -376,6 +414,15 @@ def _only(calls: _Calls, chunk: slice, block: Any, *leaves: Any) -> Any:
     return _all(calls, chunk, block, *leaves)[0]
 
 
+def _next_state(
+    calls: _Calls, chunk: slice, state: Any, block: Any, *leaves: Any
+) -> Any:
+    """The task of a fold."""
+    (call,) = calls.calls
+    call = _Call(call.function, call.columns, (state, *call.args), call.reads_rows)
+    return _only(_Calls((call,), calls.dtype), chunk, block, *leaves)
+
+
 def _is_constant(values: Any) -> bool:
     """Whether an array repeats a single row without taking memory."""
     return isinstance(values, np.ndarray) and len(values) > 1 and not values.strides[0]
@@ -408,6 +455,13 @@ def _values(persisted: Iterable[Any]) -> list[Any]:
     if values and hasattr(values[0], "client"):
         return list(values[0].client.gather(values))
     return values
+
+
+def _wait(persisted: Any) -> None:
+    """Wait for a value that is to stay where it is."""
+    value = persisted.dask[persisted.key]
+    if hasattr(value, "exception"):
+        value.exception()
 
 
 def _take(*arrays: Any) -> tuple[Any, ...]:

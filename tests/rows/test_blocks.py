@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.exceptions import ConvergenceWarning
 
 from sklearn_mm import (
     ContrastiveHebbianClassifier,
@@ -18,7 +19,7 @@ from sklearn_mm import (
 )
 from sklearn_mm._robust import regressor
 from sklearn_mm._robust.start import sample
-from sklearn_mm._rows import blocks, ranks
+from sklearn_mm._rows import blocks, ranks, sources
 from sklearn_mm._rows.blocks import BlockColumn
 from sklearn_mm._rows.sources import MappedRows, lazy_rows
 from sklearn_mm._rows.statistics import weighted_median
@@ -54,6 +55,17 @@ def trips(monkeypatch):
 
 def in_blocks(X, size=BLOCK):
     return da.from_array(X, chunks=(size, *(-1 for _ in X.shape[1:])))
+
+
+class File:
+    """Rows that slice, as those of a file do."""
+
+    def __init__(self, values):
+        self.values = values
+        self.shape, self.dtype = values.shape, values.dtype
+
+    def __getitem__(self, rows):
+        return self.values[rows]
 
 
 def rows_of(n=23, size=5):
@@ -442,9 +454,73 @@ class TestNetworks:
         for first, second in zip(model.coefs_, local.coefs_, strict=True):
             assert_allclose(first, second, rtol=1e-9, atol=1e-12)
 
-    def test_mini_batches_read_each_block_once_an_epoch(self):
+    @pytest.mark.parametrize(
+        "params",
+        [
+            {},
+            {"criterion": "fixed", "solver": "sgd", "average": False},
+            {"shuffle": False, "alpha": 1e-3},
+            {"feedback": 1.0},
+            {"inference": "coordinate", "batch_size": 200},
+        ],
+        ids=str,
+    )
+    def test_mini_batches_are_those_of_a_file_with_the_same_blocks(
+        self, params, monkeypatch
+    ):
+        X, y = make_data(1_100)
+        weight = np.random.default_rng(1).random(len(y))
+        params = {"batch_size": 40, "max_iter": 3, "tol": 0.0, **params}
+        monkeypatch.setattr(sources, "_GATHERED_ENTRIES", 250 * X.shape[1])
+        for kind, targets in (
+            (ContrastiveHebbianClassifier, y > 0),
+            (ContrastiveHebbianRegressor, y),
+        ):
+            for sample_weight in (None, weight):
+                fits = []
+                for data in (
+                    (File(X), targets),
+                    (in_blocks(X, 250), in_blocks(targets, 300)),
+                ):
+                    random = np.random.RandomState(0)
+                    model = kind((8, 5), random_state=random, **params)
+                    model.fit(*data, sample_weight)
+                    fits.append((model, random.randint(10**9)))
+                (expected, drawn), (model, also_drawn) = fits
+                assert drawn == also_drawn
+                for W, V in zip(model.coefs_, expected.coefs_, strict=True):
+                    assert_allclose(W, V, rtol=1e-9, atol=1e-12)
+                history, wanted = model.history_, expected.history_
+                assert_allclose(history.upper_bound, wanted.upper_bound, rtol=1e-9)
+                assert_array_equal(history.epoch, wanted.epoch)
+                assert_array_equal(history.effort, wanted.effort)
+                assert np.all(np.diff(history.time) >= 0.0)
+
+    def test_mini_batches_of_a_stream(self, monkeypatch):
+        """What one call of `partial_fit` has learnt is passed on to the next."""
+        X, y = make_data(1_000)
+        monkeypatch.setattr(sources, "_GATHERED_ENTRIES", 250 * X.shape[1])
+        fits = []
+        for rows, targets in ((File(X), y), (in_blocks(X, 250), in_blocks(y, 300))):
+            model = ContrastiveHebbianRegressor((8,), batch_size=50, random_state=0)
+            for _ in range(3):
+                model.partial_fit(rows, targets)
+            fits.append(model)
+        assert_allclose(fits[1].coefs_[0], fits[0].coefs_[0], rtol=1e-9, atol=1e-12)
+        assert fits[1].n_iter_ == 3
+
+    def test_mini_batches_that_diverge(self):
+        X, y = make_data(1_000)
+        model = ContrastiveHebbianRegressor(
+            (8,), solver="sgd", learning_rate_init=1e6, batch_size=50, random_state=0
+        )
+        with pytest.warns(ConvergenceWarning, match="diverged"):
+            model.fit(in_blocks(X, 250), in_blocks(y, 250))
+        assert all(np.isfinite(W).all() for W in model.coefs_)
+
+    def test_mini_batches_read_each_block_once_an_epoch(self, monkeypatch):
         X, y = make_data(2_000)
-        read = []
+        read, gathered = [], []
 
         def counted(block):
             read.append(len(block))
@@ -458,12 +534,34 @@ class TestNetworks:
             ).fit(blocks, targets)
             return model, list(read)
 
+        compute = da.Array.compute
+
+        def measured(array, **kwargs):
+            gathered.append(array.shape[0])
+            return compute(array, **kwargs)
+
+        monkeypatch.setattr(da.Array, "compute", measured)
         model, few = fit(in_blocks(y > 0, 300), 2)
         _, more = fit(in_blocks(y > 0, 300), 5)
         assert sum(more) - sum(few) == 3 * 2_000
         assert max(more) <= 250
+        assert max(gathered) <= 64  # rows that tell where the features are
         local, _ = fit(y > 0, 2)
         assert_array_equal(model.coefs_[0], local.coefs_[0])
+
+    def test_a_state_passes_through_the_blocks(self):
+        X, rows = rows_of()
+        numbers = rows.place(np.arange(23.0))
+
+        def visit(block, column, state, factor):
+            return [*state, (factor * block.sum(), column[0])]
+
+        first = []
+        found = rows.fold(visit, first, numbers, args=(2.0,), order=[3, 0, 4])
+        assert found == [
+            (2.0 * X[start : start + 5].sum(), start) for start in (15, 0, 20)
+        ]
+        assert first == []
 
     def test_class_weights_need_labels_in_memory(self):
         X, y = (in_blocks(part) for part in make_data())
