@@ -114,14 +114,17 @@ class Inference:
                 columns.append(np.full(rows.n_rows, np.inf))
                 continue
             args = (self.frame, unit * part.matrix)
-            columns.append(np.concatenate(list(rows.map(quadratic_forms, args=args))))
-        return np.column_stack(columns)
+            columns.append(rows.values(quadratic_forms, args=args))
+        # Of NumPy or Dask arrays.
+        stacked: Array = np.stack(columns, axis=-1)
+        return stacked
 
     def leverages(self, rows: Rows) -> Array:
         """x'(X'WX + P)^-1 x of rows: large far from rows that have weight."""
         assert self.distance is not None
         args = (self.frame, self.distance)
-        return np.concatenate(list(rows.map(quadratic_forms, args=args)))
+        leverages: Array = rows.values(quadratic_forms, args=args)
+        return leverages
 
 
 def infer(

@@ -456,7 +456,7 @@ class HalfQuadraticRobustRegressor(
         Returns
         -------
         y_pred : ndarray of shape (n_samples,) or (n_samples, n_outputs)
-            Predicted targets.
+            Predicted targets. A Dask array if X is one.
         """
         check_is_fitted(self)
         X = validate_rows(self, X, reset=False)

@@ -151,14 +151,29 @@ class BlockRows:
 
     def output(self, column: BlockColumn, dtype: Any) -> Any:
         """A column of single numbers as a Dask array whose blocks are kept."""
-        import dask.array as da
-
         if self.keep(column).wanted:
             self._keep([column])
         assert column.parts is not None
+        return self._array(column.parts, (), dtype)
+
+    def values(
+        self,
+        function: Callable[..., Any],
+        *columns: Any,
+        args: tuple[Any, ...] = (),
+        shape: tuple[int, ...] = (),
+        dtype: Any = np.float64,
+    ) -> Any:
+        """Values of `map`, of this shape per row, as a Dask array to be computed."""
+        call = SumOver(function, columns, args, self._reads_rows)
+        return self._array(self._tasks([call], function=_only), shape, dtype)
+
+    def _array(self, parts: list[Any], shape: tuple[int, ...], dtype: Any) -> Any:
+        import dask.array as da
+
         arrays = [
-            da.from_delayed(part, (chunk.stop - chunk.start,), dtype)
-            for part, chunk in zip(column.parts, self.chunks, strict=True)
+            da.from_delayed(part, (chunk.stop - chunk.start, *shape), dtype)
+            for part, chunk in zip(parts, self.chunks, strict=True)
         ]
         return da.concatenate(arrays)
 

@@ -142,6 +142,17 @@ class Rows:
         """A column as it is handed to the user."""
         return column
 
+    def values(
+        self,
+        function: Callable[..., Any],
+        *columns: Column,
+        args: tuple[Any, ...] = (),
+        shape: tuple[int, ...] = (),
+        dtype: Any = np.float64,
+    ) -> Any:
+        """Values of `map`, one or an array of this shape per row, as one array."""
+        return np.concatenate(list(self.map(function, *columns, args=args)))
+
     def take(self, index: Indices, *columns: Column) -> tuple[Any, ...]:
         """Some rows of X, in the order of the index, and their entries of columns."""
         own = () if self.X is None else (self.X,)

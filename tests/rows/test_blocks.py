@@ -570,3 +570,77 @@ class TestNetworks:
             model.fit(X, y > 0)
         with pytest.raises(ValueError, match="Unknown label type"):
             ContrastiveHebbianClassifier((3,)).fit(X, y)
+
+
+class TestNewRows:
+    """Methods of a fitted model: Dask arrays of what they give for arrays."""
+
+    @pytest.fixture(params=[None, 2])
+    def fitted(self, request):
+        X, y = make_data(3_000, request.param)
+        return robust(X, y), X, y
+
+    @pytest.mark.parametrize("in_file", [False, True])
+    def test_all_methods(self, fitted, in_file):
+        model, X, y = fitted
+
+        def arrays(part):
+            return in_blocks(part, 700)
+
+        rows = File(X) if in_file else arrays(X)
+        for kind in ("prediction", "mean"):
+            found = model.predict_interval(rows, kind=kind)
+            assert isinstance(found, np.ndarray if in_file else da.Array)
+            assert found.dtype == np.float64
+            assert_allclose(found, model.predict_interval(X, kind=kind), rtol=1e-9)
+        found = model.predict(rows)
+        assert isinstance(found, np.ndarray if in_file else da.Array)
+        assert found.shape == y.shape
+        assert_allclose(found, model.predict(X), rtol=1e-12)
+        for targets in (y, y if in_file else in_blocks(y, 900)):
+            weights = model.confidence(rows, targets)
+            inliers = model.inlier_mask(rows, targets)
+            assert isinstance(weights, np.ndarray if in_file else da.Array)
+            assert inliers.dtype == bool and weights.shape == (len(y),)
+            assert_allclose(weights, model.confidence(X, y), rtol=1e-9, atol=1e-12)
+            assert_array_equal(inliers, model.inlier_mask(X, y))
+            assert_allclose(model.score(rows, targets), model.score(X, y), rtol=1e-9)
+        leverages, mean = model._leverages(rows)
+        assert_allclose(leverages, model._leverages(X)[0], rtol=1e-9)
+        assert mean == model._leverages(X)[1]
+
+    def test_rows_are_read_when_the_result_is_computed(self, fitted):
+        model, X, y = fitted
+        read = []
+
+        def counted(block):
+            read.append(len(block))
+            return block
+
+        rows = in_blocks(X, 1_000).map_blocks(counted, meta=X[:0])
+        lazy = model.confidence(rows, in_blocks(y, 1_000))
+        read.clear()  # they have been checked
+        lazy[:10].compute()
+        assert read == [1_000]
+
+    def test_single_precision(self, fitted):
+        model, X, _ = fitted
+        X32 = X.astype(np.float32)
+        for part in (X32, in_blocks(X32, 700)):
+            assert model.predict(part).dtype == model.predict(X32).dtype
+
+    def test_bad_input(self, fitted):
+        model, X, y = fitted
+        rows = in_blocks(X.copy(), 700)
+        with pytest.raises(ValueError, match=r"X has 5 features"):
+            model.predict_interval(rows[:, :5].rechunk({1: -1}))
+        with pytest.raises(ValueError, match="outputs, but"):
+            model.confidence(rows, in_blocks(np.zeros((3_000, 3)), 700))
+        with pytest.raises(ValueError, match="inconsistent numbers of samples"):
+            model.inlier_mask(rows, in_blocks(y[:-1], 700))
+        X[2_000, 3] = np.nan
+        with pytest.raises(ValueError, match=r"row 2000, column 3"):
+            model.predict(in_blocks(X, 700))
+        y[1_500] = np.inf
+        with pytest.raises(ValueError, match=r"Input y contains infinity.*row 1500"):
+            model.confidence(rows, in_blocks(y, 700))
