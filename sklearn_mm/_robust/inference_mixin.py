@@ -203,6 +203,7 @@ class InferenceMixin:
         >>> model.confidence([[30.0], [30.0]], [60.0, 100.0]).round(2)
         array([1., 0.])
         """
+        check_is_fitted(self)
         kernel = self._kernel(np.size(self.scale_))
         return self._of_new_residuals(X, y, np.float64, _confidence, *kernel)
 
