@@ -8,6 +8,7 @@ on the number of rows.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -15,13 +16,16 @@ from typing import Any
 import numpy as np
 
 from sklearn_mm._rows.statistics import weighted_median
-from sklearn_mm._rows.table import Column
+from sklearn_mm._rows.table import Column, SumOver
 from sklearn_mm._solver.roles import Array, Indices
 
 # Bins of a histogram; what lies below its largest key by more is counted as one.
 _MOST_BINS = 64 << 12
-# Leading 16 bits of infinity and, except for the sign, of nan.
-_NOT_FINITE = 0x7FF0
+# Bits that are not looked at, round by round. Of the first round, all numbers of both
+# signs fit in a histogram.
+_SHIFTS = (46, 30, 14, 0)
+# Leading bits of infinity and, except for the sign, of nan.
+_NOT_FINITE = 0x7FF0 << 2
 # Rows that are examined individually.
 _FEW_ROWS = 400_000
 
@@ -123,6 +127,7 @@ def median(
     column: Column,
     weight: Column,
     args: tuple[Any, ...] = (),
+    counted: tuple[Histogram, ...] | None = None,
 ) -> float:
     """Weighted median of numbers that are a function of a column.
 
@@ -136,15 +141,18 @@ def median(
         The column, and the weights of its rows.
     args : tuple
         Further arguments of `numbers`.
+    counted : tuple of Histogram or None, default=None
+        The sum `first_counts`, if it has been computed.
     """
     rows = rows.beside
     keys: tuple[Any, ...] = (None,)  # leading bits, as far as they are known
     targets = [_Target(0.0, False), _Target(0.0, True)]
-    for shift in (48, 32, 16, 0):
-        made = (numbers, args, shift, keys)
-        found = dict(
-            zip(keys, rows.sum(_counts, column, weight, args=made), strict=True)
-        )
+    known = 64
+    for shift in _SHIFTS:
+        if counted is None:
+            made = (numbers, args, shift, known, keys)
+            counted = rows.sum(_counts, column, weight, args=made)
+        found, counted = dict(zip(keys, counted, strict=True)), None
         if keys == (None,):
             if max(found[None].high, -found[None].low) >= _NOT_FINITE:
                 rows.check_finite("", column)
@@ -157,13 +165,13 @@ def median(
             histogram = found[target.key]
             i = target.find(histogram.mass)
             target.key, left = histogram.low + i, left + int(histogram.count[i])
-        keys = tuple(sorted({target.key for target in targets}))
+        keys, known = tuple(sorted({target.key for target in targets})), shift
         if left <= _FEW_ROWS:
             break
     else:  # all bits are known
         low, high = (_number(target.key) for target in targets)
         return 0.5 * (low + high)
-    parts = rows.map(_those, column, weight, args=(*made[:-1], keys))
+    parts = rows.map(_those, column, weight, args=(numbers, args, shift, keys))
     values, masses = (np.concatenate(part) for part in zip(*parts, strict=True))
     bits, ends = ordered_bits(values) >> shift, []
     for target in targets:
@@ -173,22 +181,34 @@ def median(
     return 0.5 * sum(ends)
 
 
+def first_counts(
+    numbers: Callable[..., Array],
+    column: Column,
+    weight: Column,
+    args: tuple[Any, ...] = (),
+) -> SumOver:
+    """The sum that `median` begins with, to be computed together with others."""
+    made = (numbers, args, _SHIFTS[0], 64, (None,))
+    return SumOver(_counts, (column, weight), made, False)
+
+
 def _counts(
     column: Array,
     weight: Array,
     numbers: Callable[..., Array],
     args: tuple[Any, ...],
     shift: int,
+    known: int,
     keys: tuple[Any, ...],
 ) -> tuple[Histogram, ...]:
-    """Rows by the bits from a shift on, for each of the leading bits before."""
+    """Rows by the bits from a shift on, for each of the leading bits that are known."""
     bits = ordered_bits(numbers(column, *args))
     found = []
     for key in keys:
         if key is None:
             found.append(Histogram.of(bits >> shift, weight))
         else:
-            inside = bits >> (shift + 16) == key
+            inside = bits >> known == key
             found.append(Histogram.of(bits[inside] >> shift, weight[inside]))
     return tuple(found)
 
@@ -203,7 +223,8 @@ def _those(
 ) -> tuple[Array, Array]:
     """Numbers with these leading bits, and their weights."""
     values = numbers(column, *args)
-    inside = np.isin(ordered_bits(values) >> shift, keys)
+    bits = ordered_bits(values) >> shift
+    inside = functools.reduce(np.logical_or, (bits == key for key in keys))
     return values[inside], weight[inside]
 
 
