@@ -21,8 +21,8 @@ from sklearn_mm._solver.roles import Array, Indices
 _DECIDING_ROWS, _MIN_DECIDING, _MAX_DECIDING = 50, 1_000, 2_000
 # Below this a sample says nothing about so many parameters.
 ROWS_PER_PARAMETER = 5.0
-# Rows that are put in order one by one; of more, the rows of a bin are drawn at random. On
-# a cluster, all of them travel.
+# Rows that are put in order one by one, and that all travel on a cluster. If there are
+# more, those of a bin are drawn at random.
 _MOST_ROWS = 200_000
 # Bits of a squared residual that are left when its exponent and twelve binary digits
 # are told from others.
