@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from sklearn_mm._rows.table import RowNumbers, SumOver, add
+from sklearn_mm._rows.table import PIECE_ROWS, RowNumbers, SumOver, add, row_chunks
 from sklearn_mm._rows.workers import one_blas_thread
 from sklearn_mm._solver.roles import Array, Indices
 
@@ -296,8 +296,8 @@ class BlockRows:
             return []
         for column in columns:  # each may be made of those before
             recipe = (column.function, column.columns, column.args, column.reads_rows)
-            column.hold(self._tasks([SumOver(*recipe)], function=_only))
-        totals = _reduced(self._tasks(sums)) if sums else []
+            column.hold(self._tasks([SumOver(*recipe)], function=_filled))
+        totals = _reduced(self._tasks(sums, function=_sums)) if sums else []
         parts = [part for column in columns for part in column.parts or ()]
         done = dask.persist(*totals, *parts, optimize_graph=False)
         held = iter(done[len(totals) :])
@@ -400,11 +400,56 @@ class _Calls:
         self.opens = any(call.opens for call in calls)
 
 
+# Kinds of tasks
+
+
 def _all(calls: _Calls, chunk: slice, block: Any, *leaves: Any) -> tuple[Any, ...]:
-    """The task: values of all calls on one block."""
-    rows = None
-    if calls.opens:
-        rows = np.asarray(block).astype(calls.dtype, copy=False)
+    """Values of all calls on one block."""
+    with one_blas_thread():
+        return _evaluated(calls, chunk, _opened(calls, block), leaves)
+
+
+def _sums(calls: _Calls, chunk: slice, block: Any, *leaves: Any) -> tuple[Any, ...]:
+    """The same for calls whose values add up, piece by piece (see `InPieces`)."""
+    parts = (part for _, part in _in_pieces(calls, chunk, block, leaves))
+    return functools.reduce(_add_all, parts)
+
+
+def _filled(calls: _Calls, chunk: slice, block: Any, *leaves: Any) -> Array:
+    """A column: the value of the only call, which has an entry for every row."""
+    out: Array | None = None
+    for piece, (part,) in _in_pieces(calls, chunk, block, leaves):
+        if len(part) == chunk.stop - chunk.start:
+            return part
+        if out is None:
+            out = np.empty((chunk.stop - chunk.start, *part.shape[1:]), part.dtype)
+        out[piece.start - chunk.start : piece.stop - chunk.start] = part
+    assert out is not None
+    return out
+
+
+def _opened(calls: _Calls, block: Any) -> Any:
+    """The rows of a block, if any call needs them."""
+    return np.asarray(block).astype(calls.dtype, copy=False) if calls.opens else None
+
+
+def _in_pieces(
+    calls: _Calls, chunk: slice, block: Any, leaves: tuple[Any, ...]
+) -> Iterator[tuple[slice, tuple[Any, ...]]]:
+    """Rows of each piece of a block, and the values of all calls on it."""
+    rows = _opened(calls, block)
+    with one_blas_thread():
+        for part in row_chunks(chunk.stop - chunk.start, PIECE_ROWS):
+            piece = slice(chunk.start + part.start, chunk.start + part.stop)
+            own = None if rows is None else rows[part]
+            columns = tuple(leaf[part] for leaf in leaves)
+            yield piece, _evaluated(calls, piece, own, columns)
+
+
+def _evaluated(
+    calls: _Calls, chunk: slice, rows: Any, leaves: tuple[Any, ...]
+) -> tuple[Any, ...]:
+    """Values of all calls on some rows."""
     known: dict[int, Any] = {}
 
     def value(node: Any) -> Any:
@@ -421,8 +466,7 @@ def _all(calls: _Calls, chunk: slice, block: Any, *leaves: Any) -> tuple[Any, ..
             known[id(node)] = node.function(*own, *parts, *node.args)
         return known[id(node)]
 
-    with one_blas_thread():
-        return tuple(value(call) for call in calls.calls)
+    return tuple(value(call) for call in calls.calls)
 
 
 def _only(calls: _Calls, chunk: slice, block: Any, *leaves: Any) -> Any:

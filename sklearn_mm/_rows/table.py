@@ -38,10 +38,41 @@ from sklearn_mm._solver.roles import Indices
 # compared with it, and small enough that rows read from a file take little memory.
 _CHUNK_ROWS, _CHUNK_ENTRIES = 262_144, 8_388_608
 # Entries of columns that are one piece of work. They are passed through a few short
-# calls, at each of which threads wait for the interpreter's lock.
-_COLUMN_ROWS = 262_144
+# calls, at each of which threads wait for the interpreter's lock. A million entries at
+# once have taken three times as long per entry (see `InPieces`).
+PIECE_ROWS = 262_144
 
 Column = Any
+
+
+@dataclass(frozen=True)
+class InPieces:
+    """A sum over rows, added up over pieces of them.
+
+    Arrays of many more rows are handed back to the system by every call, and the fresh
+    pages of the next one take longer than the work on them.
+
+    Parameters
+    ----------
+    function : callable
+        Maps rows, or columns, and small arguments to a value that can be added.
+    n_arrays : int
+        How many of the first arguments have an entry for every row.
+    """
+
+    function: Callable[..., Any]
+    n_arrays: int
+
+    def __call__(self, *values: Any) -> Any:
+        arrays, args = values[: self.n_arrays], values[self.n_arrays :]
+        n_rows = arrays[0].shape[0]
+        if n_rows <= PIECE_ROWS:
+            return self.function(*values)
+        parts = (
+            self.function(*(array[piece] for array in arrays), *args)
+            for piece in row_chunks(n_rows, PIECE_ROWS)
+        )
+        return functools.reduce(add, parts)
 
 
 class SumOver(NamedTuple):
@@ -100,7 +131,7 @@ class Rows:
             raise ValueError("n_jobs must be None or a non-zero integer, got 0.")
         X, size, beside = self.X, self.chunk_size, self
         if X is None:
-            chunks = row_chunks(self.n_rows, size or _COLUMN_ROWS)
+            chunks = row_chunks(self.n_rows, size or PIECE_ROWS)
         else:
             beside = Rows(None, self.n_rows, size, self.n_jobs)
             entries = _CHUNK_ENTRIES // max(1, X.shape[1])
@@ -199,7 +230,9 @@ class Rows:
         args: tuple[Any, ...] = (),
     ) -> Any:
         """Sum of the values of `map`, or of each entry if they are tuples."""
-        return functools.reduce(add, self.map(function, *columns, args=args))
+        n_arrays = len(columns) + (self.X is not None)
+        pieces = InPieces(function, n_arrays)
+        return functools.reduce(add, self.map(pieces, *columns, args=args))
 
     def sums(self, wanted: Iterable[SumOver]) -> Iterator[Any]:
         """Several sums, each made and computed when it is asked for.

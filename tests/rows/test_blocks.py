@@ -19,7 +19,7 @@ from sklearn_mm import (
 )
 from sklearn_mm._robust import regressor
 from sklearn_mm._robust.start import sample
-from sklearn_mm._rows import blocks, ranks, sources
+from sklearn_mm._rows import blocks, ranks, sources, table
 from sklearn_mm._rows.blocks import BlockColumn
 from sklearn_mm._rows.sources import MappedRows, lazy_rows
 from sklearn_mm._rows.statistics import weighted_median
@@ -134,6 +134,26 @@ class TestColumns:
         assert_allclose(total, X.sum(axis=0))
         assert number == 100
         assert trips == [4]  # sums of 32 blocks are all that comes back
+
+    def test_sums_and_columns_are_computed_in_pieces(self, monkeypatch):
+        for module in (blocks, table):
+            monkeypatch.setattr(module, "PIECE_ROWS", 4)
+        lengths = []
+
+        def row_sums(x, *columns):
+            lengths.append(len(x))
+            return x.sum(axis=1)
+
+        def numbers(x, i):
+            return np.array([len(x), i.sum()])
+
+        X, rows = rows_of(23, 10)
+        column = rows.keep(rows.fill(None, row_sums))
+        assert rows.beside.sum(np.sum, column) == X.sum()
+        assert lengths == [4, 4, 2, 4, 4, 2, 3]
+        assert_array_equal(rows.output(column, float), X.sum(axis=1))
+        for table_ in (rows, Rows.of(X, 10), Rows.of(X, 10, n_jobs=2)):
+            assert_array_equal(table_.sum(numbers, RowNumbers()), [23, 253])
 
     def test_rows_and_entries_are_taken_in_order(self):
         X, rows = rows_of()
@@ -256,7 +276,12 @@ class TestRanks:
 class TestRobust:
     @pytest.mark.parametrize("n_outputs", [None, 2])
     @pytest.mark.parametrize("n_rows", [ROWS, 30_000])  # with and without a kept matrix
-    def test_blocks_that_are_chunks_give_the_same_bits(self, n_rows, n_outputs):
+    @pytest.mark.parametrize("piece", [300, 10**6])
+    def test_blocks_that_are_chunks_give_the_same_bits(
+        self, n_rows, n_outputs, piece, monkeypatch
+    ):
+        for module in (blocks, table):
+            monkeypatch.setattr(module, "PIECE_ROWS", piece)
         X, y = make_data(n_rows, n_outputs)
         local = robust(X, y)
         model = robust(in_blocks(X), in_blocks(y, 1_300))
