@@ -276,6 +276,7 @@ KEEP_MEMORY = {
     "distributed.nanny.pre-spawn-environ": {
         "MALLOC_TRIM_THRESHOLD_": str(2**30),
         "MALLOC_MMAP_THRESHOLD_": str(2**25),  # the largest that is allowed
+        "MALLOC_ARENA_MAX": "1",  # those of threads are handed back all the same
         **{name: "1" for name in THREADS},
     }
 }

@@ -263,6 +263,20 @@ class TestRanks:
         heavy = np.mean(drawn.rows % 2)
         assert abs(heavy - 0.74) < 0.03  # a little less than 3/4: without replacement
 
+    @given(seed=st.integers(0, 10_000), n=st.integers(1, 3_000))
+    def test_few_candidates_are_enough(self, seed, n):
+        """The rows of the smallest numbers are found among those below a limit."""
+        rng = np.random.default_rng(seed)
+        quota = rng.integers(1, 5, 20)
+        bins, rows = rng.integers(0, 20, n), np.arange(n)
+        weight = 10.0 ** rng.uniform(-3, 0, n)
+        drawn = ranks.Drawn.of(quota, bins, weight, rows)
+        luck = -np.log(ranks._uniform(rows)) / weight
+        for k in range(20):
+            inside = np.flatnonzero(bins == k)
+            expected = inside[np.argsort(luck[inside])][: quota[k]]
+            assert_array_equal(np.sort(drawn.rows[drawn.bins == k]), np.sort(expected))
+
     def test_a_drawn_sample_decides_as_a_systematic_one(self, monkeypatch):
         X, y = make_data(30_000)
         expected = robust(X, y)
