@@ -20,7 +20,7 @@ from sklearn_mm import (
 from sklearn_mm._robust import regressor
 from sklearn_mm._robust.start import sample
 from sklearn_mm._rows import blocks, ranks, sources, table
-from sklearn_mm._rows.blocks import BlockColumn
+from sklearn_mm._rows.blocks import BlockColumn, BlockRows
 from sklearn_mm._rows.sources import MappedRows, lazy_rows
 from sklearn_mm._rows.statistics import weighted_median
 from sklearn_mm._rows.table import RowNumbers, Rows, SumOver
@@ -377,6 +377,24 @@ class TestRobust:
             robust(X, y, init=start.coef_ + 1e-3, scale=start.scale_, tol=1e-9)
         assert len(numbers) >= 3
         assert set(np.diff(numbers)) == {2}
+
+    def test_trips_and_tasks_of_a_fit(self, trips, monkeypatch):
+        """SCALING.md and the simulation of the scheduler rely on these."""
+        tasks, original = [], BlockRows._tasks
+
+        def counted(rows, *args, **kwargs):
+            made = original(rows, *args, **kwargs)
+            tasks.append(len(made))
+            return made
+
+        monkeypatch.setattr(BlockRows, "_tasks", counted)
+        X, y = make_data(60_000)
+        X, y = in_blocks(X, 6_000), in_blocks(y, 6_000)
+        trips.clear()
+        model = robust(X, y)
+        assert model.n_iter_ >= 4
+        assert len(trips) <= 30  # and two of them, for the results, are not waited for
+        assert sum(tasks) <= 40 * len(model.weights_.chunks[0])
 
     def test_targets_may_be_local(self):
         X, y = make_data()
