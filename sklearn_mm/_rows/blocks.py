@@ -31,7 +31,7 @@ from sklearn_mm._solver.roles import Array, Indices
 # most as many blocks, the sum equals that of a loop over the blocks to the last bit,
 # and there is no task but those of the blocks.
 _FAN_IN = 32
-# Numbers of this process are sent to the workers on purpose.
+# Arrays of this process are sent to the workers on purpose.
 _GRAPH_CARRIES_ROWS = {"distributed.admin.large-graph-warning-threshold": "1TB"}
 
 
@@ -46,9 +46,9 @@ class BlockColumn:
     function, columns, args : callable, tuple, tuple
         The recipe.
     reads_rows : bool
-        Whether the function is one of the rows of X as well.
+        Whether the function also takes the rows of X.
     parts : list of Delayed, default=None
-        What there is already: one part for each block.
+        The values, if they exist already: one part per block.
     """
 
     def __init__(
@@ -61,16 +61,16 @@ class BlockColumn:
     ) -> None:
         self.function, self.columns, self.args = function, columns, args
         self.reads_rows, self.parts = reads_rows, parts
-        self.wanted = False  # it is to be kept when it is next needed
+        self.wanted = False  # whether to keep it when it is next needed
         self.shape: tuple[int, ...] = ()  # of the array that was placed
 
     def hold(self, parts: list[Any]) -> None:
-        """Be these parts; what they were made of is let go."""
+        """Replace the recipe, which is released, by its values."""
         self.parts, self.wanted = parts, False
         self.function, self.columns, self.args = None, (), ()
 
     def pending(self) -> Iterator[BlockColumn]:
-        """Columns that are to be kept, of this one and those it is made of."""
+        """Columns to be kept, among this one and those that it is made of."""
         for column in self.columns:
             if isinstance(column, BlockColumn):
                 yield from column.pending()
@@ -105,18 +105,18 @@ class BlockRows:
         self.n_rows: int = X.shape[0]
         self.chunks: list[slice] = X.row_blocks
         self.beside = BlockRows(X, blocks, False) if reads_rows else self
-        # Where workers hold the blocks, every task names its own, needed or not: the
-        # scheduler then leaves it, and the columns, where they are.
+        # If the workers hold the blocks, every task names its own, even if it does not
+        # need it: the scheduler then leaves the block and the columns where they are.
         held = (block.dask.get(block.key) for block in blocks)
         self._anchored = all(hasattr(value, "result") for value in held)
 
     # Columns
 
     def column(self, n_columns: int | None = None, dtype: Any = np.float64) -> None:
-        """Nothing: workers bring the memory for columns."""
+        """Nothing, since the workers allocate the memory of columns."""
 
     def place(self, values: Any) -> Any:
-        """A column of any array, which is sent to the workers if it is not there."""
+        """Turn an array into a column; it is sent to the workers if necessary."""
         import dask
 
         if isinstance(values, BlockColumn) or _is_constant(values):
@@ -141,11 +141,11 @@ class BlockRows:
         *columns: Any,
         args: tuple[Any, ...] = (),
     ) -> BlockColumn:
-        """A column of the values of `map`, which are computed when they are needed."""
+        """Return a column of the values of `map`, computed when they are needed."""
         return BlockColumn(function, columns, args, self._reads_rows)
 
     def keep(self, column: BlockColumn) -> BlockColumn:
-        """Have a column computed once, with the next sum that needs it, and kept."""
+        """Mark a column to be computed once, with the next sum that needs it."""
         column.wanted = column.parts is None
         return column
 
@@ -270,7 +270,8 @@ class BlockRows:
     def check_finite(self, estimator_name: str, y: Any = None) -> None:
         """Raise a ValueError that says where X, or y, has an entry that is not finite.
 
-        It takes a trip: call it where something has gone wrong, or may not be seen.
+        It takes a trip of its own: only call it if something has gone wrong, or if
+        nothing else would detect it.
         """
         name, columns = ("X", ()) if y is None else ("y", (y,))
         rows = self if y is None else self.beside
@@ -289,7 +290,7 @@ class BlockRows:
     def _keep(
         self, columns: list[BlockColumn], sums: tuple[SumOver, ...] = ()
     ) -> list[Any]:
-        """A trip: columns are kept from here on, and sums come back."""
+        """Make a trip: compute the columns, which are then kept, and the sums."""
         import dask
 
         if not (columns or sums):
@@ -365,8 +366,8 @@ class BlockRows:
         return node
 
 
-# What tasks are made of. Dask does not look into these objects, whose arguments are no
-# collections of its own.
+# What tasks consist of. Dask does not look into these objects, whose arguments are not
+# collections of Dask.
 
 
 class _Constant:
@@ -488,7 +489,7 @@ def _is_constant(values: Any) -> bool:
 
 
 def _pending(columns: Iterable[Any]) -> list[BlockColumn]:
-    """Columns that are to be kept, each once, and after those that it is made of."""
+    """Columns to be kept, each once, and after those that it is made of."""
     found = (c for c in columns if isinstance(c, BlockColumn))
     return list(dict.fromkeys(kept for column in found for kept in column.pending()))
 

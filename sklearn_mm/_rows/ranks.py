@@ -19,7 +19,7 @@ from sklearn_mm._rows.statistics import weighted_median
 from sklearn_mm._rows.table import Column, SumOver
 from sklearn_mm._solver.roles import Array, Indices
 
-# Bins of a histogram; what lies below its largest key by more is counted as one.
+# Largest number of bins. Keys that are lower than the largest one by more share a bin.
 _MOST_BINS = 64 << 12
 # Bits that are not looked at, round by round. Of the first round, all numbers of both
 # signs fit in a histogram.
@@ -62,7 +62,7 @@ class Histogram:
         return np.arange(self.low, self.high + 1)
 
     def __reduce__(self) -> Any:
-        """Bins that hold something are all that travels."""
+        """Only bins that are not empty are transferred."""
         there = np.flatnonzero(self.count)
         parts = (self.low, len(self.mass), there, self.mass[there], self.count[there])
         return Histogram._unpacked, parts
@@ -95,7 +95,7 @@ class Histogram:
 def ordered_bits(values: Array) -> Array:
     """Integers in the order of the numbers."""
     bits = (np.asarray(values, dtype=np.float64) + 0.0).view(np.int64)  # no -0.0
-    # Of negative numbers, the bits but the sign are in the opposite order.
+    # The bits of negative numbers, except for the sign, are in the opposite order.
     return bits ^ ((bits >> 63) & np.int64(np.iinfo(np.int64).max))
 
 
@@ -107,15 +107,15 @@ def _number(bits: int) -> float:
 
 @dataclass
 class _Target:
-    """The first row up to which there is so much mass."""
+    """The first row up to which the rows have a given mass."""
 
     mass: float
-    strictly: bool  # more than that
+    strictly: bool  # whether the mass has to be exceeded
     below: float = 0.0  # mass of all rows with smaller keys
     key: Any = None  # leading bits of the row's number, as far as known
 
     def find(self, masses: Array) -> int:
-        """Index of the first of some bins or rows, in order, that reaches it."""
+        """Index of the first bin or row, in order, that reaches the mass."""
         reached = self.below + np.cumsum(masses)
         there = reached > self.mass if self.strictly else reached >= self.mass
         i = int(np.argmax(there)) if there.any() else len(masses) - 1
@@ -136,7 +136,7 @@ def median(
     Parameters
     ----------
     rows : BlockRows
-        Where the columns are.
+        The rows to which the columns belong.
     numbers : callable
         Maps the entries of the column, and `args`, to a number per row.
     column, weight : Column
@@ -159,7 +159,7 @@ def median(
             if max(found[None].high, -found[None].low) >= _NOT_FINITE:
                 rows.check_finite("", column)
             total = float(found[None].mass.sum())
-            # Between them, if the mass splits evenly.
+            # The median lies between them if the mass splits evenly.
             targets[0].mass = (0.5 - 1e-12) * total
             targets[1].mass = (0.5 + 1e-12) * total
         left = 0
@@ -244,10 +244,10 @@ def _entry(values: Array, k: int) -> Array:
 
 @dataclass(frozen=True)
 class Drawn:
-    """Rows drawn at random from bins, so many from each, in proportion to weight.
+    """Rows drawn at random from bins, with probabilities proportional to weights.
 
-    The sum of two is what would have been drawn from both parts at once. A row's luck
-    depends on its number alone.
+    The sum of two draws is the draw from both sets of rows at once, since the random
+    number of a row (`luck`) only depends on the number of the row.
     """
 
     quota: Array  # rows to draw from each bin
@@ -257,7 +257,7 @@ class Drawn:
 
     @classmethod
     def of(cls, quota: Array, bins: Array, weight: Array, rows: Indices) -> Drawn:
-        """From these rows, of these bins."""
+        """Draw from rows that belong to the given bins."""
         # The smallest exponential variables, whose rates are the weights.
         luck = -np.log(_uniform(rows)) / weight
         drawn = cls(quota, bins, luck, rows)
@@ -291,7 +291,7 @@ class Drawn:
 
 
 def _uniform(numbers: Indices) -> Array:
-    """Numbers in (0, 1) that look random: integers, scrambled (SplitMix64)."""
+    """Pseudo-random numbers in (0, 1), one for each integer (SplitMix64)."""
     x = numbers.astype(np.uint64) + np.uint64(1)
     with np.errstate(over="ignore"):
         x *= np.uint64(0x9E3779B97F4A7C15)

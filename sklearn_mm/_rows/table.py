@@ -34,8 +34,8 @@ from sklearn_mm._rows.workers import (
 )
 from sklearn_mm._solver.roles import Indices
 
-# Rows and entries of a task: large enough that handing it to a worker costs nothing
-# compared with it, and small enough that rows read from a file take little memory.
+# Rows and entries of a task: large enough that the overhead of a worker is negligible,
+# and small enough that rows read from a file take little memory.
 _CHUNK_ROWS, _CHUNK_ENTRIES = 262_144, 8_388_608
 # Entries of columns that are one piece of work. They are passed through a few short
 # calls, at each of which threads wait for the interpreter's lock. A million entries at
@@ -136,7 +136,7 @@ class Rows:
             beside = Rows(None, self.n_rows, size, self.n_jobs)
             entries = _CHUNK_ENTRIES // max(1, X.shape[1])
             size = size or max(64, min(_CHUNK_ROWS, entries))
-            # Blocks of X where it has borders that are given.
+            # The blocks of X, if it consists of blocks.
             chunks = getattr(X, "row_blocks", None) or row_chunks(self.n_rows, size)
         object.__setattr__(self, "chunks", chunks)
         object.__setattr__(self, "beside", beside)
@@ -166,7 +166,7 @@ class Rows:
         return np.empty(shape, dtype)
 
     def keep(self, column: Column) -> Column:
-        """Have a column kept that is needed more than once; here they all are."""
+        """Keep a column that is needed more than once; here, all columns are kept."""
         return column
 
     def output(self, column: Column, dtype: Any) -> Any:
