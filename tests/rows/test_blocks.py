@@ -150,7 +150,7 @@ class TestColumns:
         X, rows = rows_of(23, 10)
         column = rows.keep(rows.fill(None, row_sums))
         assert rows.beside.sum(np.sum, column) == X.sum()
-        assert lengths == [4, 4, 2, 4, 4, 2, 3]
+        assert sorted(lengths) == [2, 2, 3, 4, 4, 4, 4]
         assert_array_equal(rows.output(column, float), X.sum(axis=1))
         for table_ in (rows, Rows.of(X, 10), Rows.of(X, 10, n_jobs=2)):
             assert_array_equal(table_.sum(numbers, RowNumbers()), [23, 253])
