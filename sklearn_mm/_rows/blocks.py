@@ -512,8 +512,10 @@ def _add_all(*values: tuple[Any, ...]) -> tuple[Any, ...]:
 def _values(persisted: Iterable[Any]) -> list[Any]:
     """The values that Dask holds, fetched from its workers all at once."""
     values = [delayed.dask[delayed.key] for delayed in persisted]
-    if values and hasattr(values[0], "client"):
+    if values and hasattr(values[0], "client"):  # of a cluster of Dask
         return list(values[0].client.gather(values))
+    if values and hasattr(values[0], "future"):  # of Ray
+        return [value.future().result() for value in values]
     return values
 
 

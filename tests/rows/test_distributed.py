@@ -283,18 +283,35 @@ class KillOwnWorker(SufficientDescent):
         return super().satisfied(trial, memory)
 
 
-def test_ray():
+@pytest.fixture(scope="module")
+def ray():
     ray = pytest.importorskip("ray")
+    ray.init(num_cpus=2, include_dashboard=False, configure_logging=False)
+    yield ray
+    ray.shutdown()
+
+
+def test_ray_through_joblib(ray):
     from ray.util.joblib import register_ray
 
-    ray.init(num_cpus=2, include_dashboard=False, configure_logging=False)
-    try:
-        register_ray()
-        # Ray starts its actors anew for every sum: few of them.
-        with joblib.parallel_config("ray", n_jobs=2):
-            assert_equal_fits(*make_data(), criteria=())
-    finally:
-        ray.shutdown()
+    register_ray()
+    # Ray starts its actors anew for every sum: few of them.
+    with joblib.parallel_config("ray", n_jobs=2):
+        assert_equal_fits(*make_data(), criteria=())
+
+
+def test_ray_as_the_scheduler_of_dask(ray):
+    dask = pytest.importorskip("dask")
+    da = pytest.importorskip("dask.array")
+    from ray.util.dask import ray_dask_get
+
+    X, y = make_data()
+    X, y = da.from_array(X, chunks=(BLOCK, -1)), da.from_array(y, chunks=BLOCK)
+    expected = mini_batches(X, y, scheduler="synchronous")
+    with dask.config.set(scheduler=ray_dask_get):
+        assert_equal_fits(X, y, criteria=("sudemm",))
+    model = mini_batches(X, y, scheduler=ray_dask_get)
+    assert_array_equal(model.coefs_[0], expected.coefs_[0])
 
 
 @pytest.mark.parametrize("engine", ["h5py", "zarr"])
