@@ -29,7 +29,7 @@ from sklearn_mm._estimator import (
 )
 from sklearn_mm._robust.inference import infer
 from sklearn_mm._robust.inference_mixin import InferenceMixin, inlier_scales
-from sklearn_mm._robust.init import given_start
+from sklearn_mm._robust.init import given_start, supported_effort
 from sklearn_mm._robust.problem import HalfQuadraticProblem, squared_norms
 from sklearn_mm._robust.reweighting import ReweightedLeastSquares, Workspace
 from sklearn_mm._robust.scaling import Scaling
@@ -45,9 +45,9 @@ from sklearn_mm.criteria import CRITERIA, Fixed, get_criterion
 from sklearn_mm.kernels import KERNELS, get_kernel
 
 # Effort of the first weights. All-ones weights (0, the paper's choice) would discard a
-# good start. A start given by the user begins with kernels twice as wide; the one found
-# by the search is a fit already and begins with nearly exact weights (1).
-_UNTRUSTED, _TRUSTED, _CHOSEN, _EXACT = 0.0, 0.5, 0.8, 1.0
+# good start; how good one given by the user is, is judged by its residuals. The one
+# found by the search is a fit already and begins with nearly exact weights (1).
+_UNTRUSTED, _CHOSEN, _EXACT = 0.0, 0.8, 1.0
 _EXACT_WEIGHTS = Fixed(_EXACT)
 # Exact weights, which converge faster, take over from the criterion when its
 # certificate is this tight relative to J.
@@ -514,9 +514,9 @@ class HalfQuadraticRobustRegressor(
             scale = np.full(len(scale), float(self.scale))
         return scale if len(scale) > 1 else float(scale[0])
 
-    def _first_effort(self, previous):
+    def _first_effort(self, problem, point, previous):
         if previous is not None or not isinstance(self.init, str):
-            return _TRUSTED
+            return supported_effort(problem, point)
         if self.init != "auto":
             return _UNTRUSTED
         # If the L1 penalty is large, a bounded loss is smallest where all coefficients
@@ -526,7 +526,10 @@ class HalfQuadraticRobustRegressor(
     def _minimize(self, problem, point, criterion, previous, history, monitor, memory):
         """Run with the criterion first, then with exact weights until convergence."""
         step = ReweightedLeastSquares(False, _RESOLUTION, memory)
-        tol, effort = max(self.tol, _HANDOVER), self._first_effort(previous)
+        tol, effort = (
+            max(self.tol, _HANDOVER),
+            self._first_effort(problem, point, previous),
+        )
         first = Stage(problem, criterion, step, tol, effort, monitor)
         # The criterion is not needed again because its certificate is tight here.
         step = ReweightedLeastSquares(True, _RESOLUTION, memory)
