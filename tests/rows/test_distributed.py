@@ -205,11 +205,10 @@ class TestDask:
             warnings.simplefilter("ignore", ConvergenceWarning)
             # Without the matrix that is kept on many rows, iterations are alike.
             patch.setattr(reweighting, "_KEEP_ROWS", 10**9)
+            patch.setattr(reweighting, "_KEEP_ENTRIES", 10**9)
             few, many = per_iteration(1), per_iteration(8)
-        # Partial sums of at most six blocks, a few times. How many of them meet on
-        # another worker is up to the scheduler; their sizes, which do not depend on it,
-        # are compared in `test_blocks.py`.
-        assert 0 <= few < 10_000 and 0 <= many < 10_000  # a column has 576,000 bytes
+        # Sums of six blocks, which all go to the caller.
+        assert 0 < few == many < 10_000  # a column has 576,000 bytes
 
     def test_mini_batches_where_the_blocks_are(self, cluster, tmp_path):
         """Held by workers or read when needed; a lost worker changes nothing."""
