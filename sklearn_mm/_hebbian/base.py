@@ -252,7 +252,7 @@ class BaseContrastiveHebbian(
             )
         if lazy:
             Y = replace(Y, array=target_source(X, Y.array, batch_size is not None))
-        if lazy and batch_size is not None:
+        if lazy and batch_size is not None and not isinstance(X, DaskRows):
             X = BlockReader(X)
         # The number of rows is not known for a stream. In full batches, weights stand
         # for copies of rows, and copies do not count as more rows.

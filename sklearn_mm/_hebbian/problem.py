@@ -304,8 +304,12 @@ class ContrastiveProblem:
     def _task(
         self, function: Callable[..., Any], point: Point, arguments: tuple[Any, ...]
     ) -> tuple[Any, ...]:
+        return function, self.without_rows(), point.prepared(), arguments
+
+    def without_rows(self) -> ContrastiveProblem:
+        """The same problem, to be completed with some of the rows elsewhere."""
         nothing: Any = None
-        bare = replace(
+        return replace(
             self,
             X=nothing,
             Y=nothing,
@@ -313,7 +317,6 @@ class ContrastiveProblem:
             total=self.total_weight,
             data_dtype=self.data_dtype or self.X.dtype,
         )
-        return function, bare, point.prepared(), arguments
 
     def cold_bounds(self, point: Point, effort: float) -> Bounds:
         """Bounds of all rows, each chunk inferred from scratch."""

@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from sklearn_mm._hebbian.blocks import EpochOnBlocks, batches_of_block, shuffled
 from sklearn_mm._hebbian.inference import FullBatches, MiniBatches
 from sklearn_mm._hebbian.problem import upper_after
-from sklearn_mm._rows.table import row_chunks
+from sklearn_mm._rows.sources import DaskRows
 from sklearn_mm._solver.gradient_steps import Adam, GradientDescent, MomentumDescent
 from sklearn_mm._solver.inference import DoublingRestart, Persistent
 from sklearn_mm._solver.loop import minimize, whole_batch
@@ -120,6 +121,9 @@ class Trainer:
             batches = whole_batch
         else:  # nor do bounds of mini-batches tell
             batches, tol = self._batches(problem, random_state), None
+        elsewhere = None
+        if self.batch_size is not None and isinstance(problem.X, DaskRows):
+            elsewhere = EpochOnBlocks.of(self, problem, monitor, random_state)
         updates = getattr(self.step, "n_updates", 0)
         return minimize(
             problem,
@@ -133,6 +137,7 @@ class Trainer:
             batches=batches,
             monitor=monitor,
             interruptible=True,
+            epoch_elsewhere=elsewhere,
         )
 
     def _full_batch(self, problem):
@@ -182,18 +187,13 @@ class Trainer:
         # Rows that are read on demand are drawn from one block after another: a batch
         # from everywhere would have to read everything.
         blocks = getattr(problem.X, "batch_blocks", [slice(0, n_samples)])
-
-        def ordered(start, stop):
-            order = np.arange(start, stop)
-            if self.estimator.shuffle:
-                random_state.shuffle(order)
-            return order
+        source = random_state if self.estimator.shuffle else None
 
         def batches():
-            for i in ordered(0, len(blocks)):
-                order = ordered(blocks[i].start, blocks[i].stop)
-                for rows in row_chunks(len(order), size):
-                    yield order[rows]
+            for i in shuffled(len(blocks), source):
+                start, n_rows = blocks[i].start, blocks[i].stop - blocks[i].start
+                for rows in batches_of_block(n_rows, size, source):
+                    yield start + rows
 
         return batches
 

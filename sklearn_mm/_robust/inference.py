@@ -110,14 +110,17 @@ class Inference:
                 columns.append(np.full(rows.n_rows, np.inf))
                 continue
             args = (self.frame, unit * part.matrix)
-            columns.append(np.concatenate(list(rows.map(quadratic_forms, args=args))))
-        return np.column_stack(columns)
+            columns.append(rows.values(quadratic_forms, args=args))
+        # Of NumPy or Dask arrays.
+        stacked: Array = np.stack(columns, axis=-1)
+        return stacked
 
     def leverages(self, rows: Rows) -> Array:
         """x'(X'WX + P)^-1 x of rows: large far from rows that have weight."""
         assert self.distance is not None
         args = (self.frame, self.distance)
-        return np.concatenate(list(rows.map(quadratic_forms, args=args)))
+        leverages: Array = rows.values(quadratic_forms, args=args)
+        return leverages
 
 
 def infer(
@@ -152,7 +155,7 @@ def infer(
     wanted = [SumOver(_row_sums, columns, args, False)]
     if q <= MAX_COLUMNS and not model.l1:
         wanted.append(model.normal_sums(point.residual, weights))
-    found = model.rows.sums(*wanted)
+    found = model.rows.sums(wanted)
     sums, ridge = next(found), model.ridge
     reason, distance = "", None
     parts: list[Covariance] = []

@@ -100,7 +100,7 @@ class InferenceMixin:
         Returns
         -------
         intervals : ndarray of shape (n_samples, 2) or (n_samples, n_outputs, 2)
-            Lower and upper limits.
+            Lower and upper limits. A Dask array if X is one.
 
         Notes
         -----
@@ -132,7 +132,7 @@ class InferenceMixin:
         rows = Rows.of(X, self.chunk_size, self.n_jobs)
         variance = inference.variance_of_mean(rows)
         if kind == "prediction":
-            variance += np.square(self.scale_)
+            variance = variance + np.square(self.scale_)
         with np.errstate(invalid="ignore"):
             half = inference.quantile(level) * np.sqrt(variance)
         mean = self._predict_rows(rows).reshape(half.shape)
@@ -187,7 +187,8 @@ class InferenceMixin:
         -------
         weights : ndarray of shape (n_samples,)
             Confidence weights in [0, 1]. A weight is one if the target equals its
-            prediction and decreases with the size of the residual.
+            prediction and decreases with the size of the residual. A Dask array if X
+            is one.
 
         See Also
         --------
@@ -203,7 +204,9 @@ class InferenceMixin:
         >>> model.confidence([[30.0], [30.0]], [60.0, 100.0]).round(2)
         array([1., 0.])
         """
-        return self._weigh(self._new_residuals(X, y))[0]
+        check_is_fitted(self)
+        kernel = self._kernel(np.size(self.scale_))
+        return self._of_new_residuals(X, y, np.float64, _confidence, *kernel)
 
     def inlier_mask(self, X: Any, y: Any) -> Any:
         """Determine which of the given rows are inliers.
@@ -221,7 +224,7 @@ class InferenceMixin:
         mask : ndarray of shape (n_samples,)
             Boolean mask of the inliers. The residual of an inlier is at most three
             noise scales. With several outputs, the norm of the residuals is compared
-            with the quantile of the same probability.
+            with the quantile of the same probability. A Dask array if X is one.
 
         See Also
         --------
@@ -237,8 +240,7 @@ class InferenceMixin:
         >>> model.inlier_mask([[30.0], [30.0]], [60.0, 100.0])
         array([ True, False])
         """
-        residual = self._new_residuals(X, y) / self.scale_
-        return _is_within(residual, inlier_scales(residual.shape[1]))
+        return self._of_new_residuals(X, y, bool, _is_inlier)
 
     def _checked_inference(self, level: float) -> Inference:
         check_is_fitted(self)
@@ -286,20 +288,28 @@ class InferenceMixin:
         plane = (self.coef_.T, self.intercept_)
         if not isinstance(rows.X, LazyRows):
             return _predict(rows.X, *plane)
-        return np.concatenate(list(rows.map(_predict, args=plane)))
+        dtype = np.result_type(rows.X.dtype, self.coef_.dtype)
+        return rows.values(_predict, args=plane, shape=plane[0].shape[1:], dtype=dtype)
 
-    def _new_residuals(self, X: Any, y: Any) -> Array:
-        """Residuals of rows, (n_samples, n_outputs)."""
+    def _of_new_residuals(
+        self, X: Any, y: Any, dtype: Any, function: Callable[..., Array], *args: Any
+    ) -> Any:
+        """Values of a function of the residuals of rows, in units of the scale."""
         check_is_fitted(self)
         X, y = validate_rows(self, X, y, reset=False, y_numeric=True, multi_output=True)
-        predicted = self._predict_rows(Rows.of(X, self.chunk_size, self.n_jobs))
-        y, predicted = (a.reshape(len(a), -1) for a in (y, predicted))
-        if y.shape != predicted.shape:
+        n_outputs, fitted = (
+            int(np.prod(shape[1:])) for shape in (y.shape, self.coef_.T.shape)
+        )
+        if n_outputs != fitted:
             raise ValueError(
-                f"y has {y.shape[1]} outputs, but {type(self).__name__} was fitted "
-                f"with {predicted.shape[1]}."
+                f"y has {n_outputs} outputs, but {type(self).__name__} was fitted "
+                f"with {fitted}."
             )
-        return y - predicted
+        args = (self.coef_.T, self.intercept_, self.scale_, function, *args)
+        if not isinstance(X, LazyRows):
+            return _of_residuals(X, y, *args)
+        rows = Rows.of(X, self.chunk_size, self.n_jobs)
+        return rows.values(_of_residuals, rows.place(y), args=args, dtype=dtype)
 
     def _leverages(self, X: Any) -> tuple[Array, float]:
         """Leverages of rows, and their mean over the training rows that have weight."""
@@ -319,8 +329,7 @@ class InferenceMixin:
         """
         residual = residual.reshape(len(residual), -1)
         d = residual.shape[1]
-        kernel, tuning = self._kernel(d)
-        weights = kernel.weight(squared_norms(residual / self.scale_, tuning))
+        weights = _confidence(residual / self.scale_, *self._kernel(d))
         unit = self.scale_ if d == 1 else 1.0
         return weights, inlier_scales(d) * unit
 
@@ -342,3 +351,28 @@ def _intervals(centre: Array, half: Array) -> Array:
 
 def _predict(X: Any, coef: Array, intercept: Any) -> Array:
     return safe_sparse_dot(X, coef, dense_output=True) + intercept
+
+
+# Tasks on rows, which may run on workers: they take only what they need.
+
+
+def _of_residuals(
+    X: Any,
+    y: Array,
+    coef: Array,
+    intercept: Any,
+    scale: Any,
+    function: Callable[..., Array],
+    *args: Any,
+) -> Array:
+    predicted = _predict(X, coef, intercept)
+    residual = y.reshape(len(y), -1) - predicted.reshape(len(y), -1)
+    return function(residual / scale, *args)
+
+
+def _confidence(residual: Array, kernel: Kernel, tuning: float) -> Array:
+    return kernel.weight(squared_norms(residual, tuning))
+
+
+def _is_inlier(residual: Array) -> Any:
+    return _is_within(residual, inlier_scales(residual.shape[1]))

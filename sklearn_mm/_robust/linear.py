@@ -184,7 +184,7 @@ class LinearResidual:
         self, residual: Column, weights: Column
     ) -> tuple[Array, Array]:
         """Z' diag(w) Z and Z' diag(w) R."""
-        ((H, G),) = self.rows.sums(self.normal_sums(residual, weights))
+        ((H, G),) = self.rows.sums([self.normal_sums(residual, weights)])
         return H, G
 
     def normal_sums(self, residual: Column, weights: Column) -> SumOver:

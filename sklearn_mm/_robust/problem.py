@@ -19,12 +19,14 @@ when they are needed, and only sums are stored.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Protocol
 
 import numpy as np
 
-from sklearn_mm._rows.table import Column, Rows
+from sklearn_mm._rows.table import Column, Rows, SumOver
 from sklearn_mm._solver.roles import Array, Batch, Bounds, NormalSystem
 from sklearn_mm.kernels import Kernel
 
@@ -52,6 +54,7 @@ class Confidence:
     effort: float = np.nan
     objective: float = np.nan  # J
     upper: float = np.nan
+    ahead: Iterator[Any] | None = None  # sums for the step, if they were asked for
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,10 @@ class HalfQuadraticProblem:
         The kernel and its width, or one for each row if all rows are one chunk.
     sample_weight : ndarray of shape (n_samples,)
         Weight of each row.
+    ahead : callable or None, default=None
+        Sums that the step needs at a point for a latent. They are asked for together
+        with the bounds, which saves a cluster a round trip. Only useful where the first
+        effort that is tried is the one that is used.
     """
 
     model: Any
@@ -75,6 +82,7 @@ class HalfQuadraticProblem:
     kernel: Kernel
     tau: Any
     sample_weight: Column
+    ahead: Callable[[Any, Any, Confidence], Iterable[SumOver]] | None = None
 
     def at(self, theta: Array) -> Any:
         """Residuals at theta."""
@@ -94,20 +102,26 @@ class HalfQuadraticProblem:
         known = latent.objective == latent.objective  # not nan
         wanted = (not known, effort != 1.0)
         objective, upper = latent.objective, np.nan
+        ahead = latent.ahead if effort == latent.effort else None
         if any(wanted):
-            sums = self.rows.sum(
-                _bounds,
-                point.residual,
-                self.sample_weight,
-                args=(self.kernel, self.tau, effort, *wanted),
-            )
+            columns = (point.residual, self.sample_weight)
+            args = (self.kernel, self.tau, effort, *wanted)
+            bounds = SumOver(_bounds, columns, args, False)
+            rows = self.rows if self.ahead is None else self.model.rows
+            found = rows.sums(chain([bounds], self._ahead(point, effort)))
+            sums = next(found)
             if not known:
                 objective = float(sums[0]) + point.penalty
             upper = float(sums[1]) + point.penalty
+            ahead = found if self.ahead is not None else None
         if effort == 1.0:  # exact weights: psi is the minimum over u
-            return Confidence(effort, objective, objective)
+            return Confidence(effort, objective, objective, ahead)
         # max(): for sigma close to 1, the two agree up to rounding.
-        return Confidence(effort, objective, max(upper, objective))
+        return Confidence(effort, objective, max(upper, objective), ahead)
+
+    def _ahead(self, point: ResidualPoint, effort: float) -> Iterable[SumOver]:
+        if self.ahead is not None:
+            yield from self.ahead(self, point, Confidence(effort))
 
     def evaluate(self, point: ResidualPoint, latent: Confidence) -> Bounds:
         """The half-quadratic bound above J, and J itself."""

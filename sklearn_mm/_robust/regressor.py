@@ -461,7 +461,7 @@ class HalfQuadraticRobustRegressor(
         Returns
         -------
         y_pred : ndarray of shape (n_samples,) or (n_samples, n_outputs)
-            Predicted targets.
+            Predicted targets. A Dask array if X is one.
         """
         check_is_fitted(self)
         X = validate_rows(self, X, reset=False)
@@ -547,6 +547,7 @@ class HalfQuadraticRobustRegressor(
         first = Stage(problem, criterion, step, tol, effort, monitor)
         # The criterion is not needed again because its certificate is tight here.
         step = ReweightedLeastSquares(True, _RESOLUTION, memory)
+        problem = replace(problem, ahead=step.wanted)  # no other effort will be tried
         last = Stage(problem, _EXACT_WEIGHTS, step, self.tol, _EXACT, monitor)
         return run_stages(
             first, last, point, history, self.max_iter, interruptible=True

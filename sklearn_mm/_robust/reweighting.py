@@ -93,17 +93,9 @@ class ReweightedLeastSquares:
     ) -> Reweighted:
         """The minimiser and the decrease of the upper bound."""
         state, latest, model = self.state, self.state.latest, problem.model
-        weights = problem.weights(point, trial.latent, state.weights)
-        state.weights = weights
-        gram, wanted = state.gram, []
-        if self.over_relaxed:
-            wanted.append(curvatures(problem, point, trial.latent))
-        if gram is not None:
-            wanted += [
-                SumOver(_drift, (weights, gram.weights), (), False),
-                SumOver(products, (weights, point.residual)),
-            ]
-        sums = model.rows.sums(*wanted)
+        gram, sums = state.gram, trial.latent.ahead
+        if sums is None:
+            sums = model.rows.sums(self.wanted(problem, point, trial.latent))
         relaxation = 1.0
         if self.over_relaxed:
             relaxation = relaxation_of(next(sums), model.shape[1])
@@ -116,6 +108,21 @@ class ReweightedLeastSquares:
         if state.latest is None:
             state.latest = self._solve(model, point, relaxation)
         return state.latest
+
+    def wanted(
+        self, problem: HalfQuadraticProblem, point: LinearPoint, latent: Confidence
+    ) -> list[SumOver]:
+        """Sums that a proposal is made of, of weights that `state` holds then."""
+        state, wanted = self.state, []
+        state.weights = weights = problem.weights(point, latent, state.weights)
+        if self.over_relaxed:
+            wanted.append(curvatures(problem, point, latent))
+        if state.gram is not None:
+            wanted += [
+                SumOver(_drift, (weights, state.gram.weights), (), False),
+                SumOver(products, (weights, point.residual)),
+            ]
+        return wanted
 
     def take(
         self, problem: HalfQuadraticProblem, point: LinearPoint, inferred: Inferred

@@ -12,7 +12,8 @@ worse than one that is distorted by outliers.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -24,9 +25,9 @@ from sklearn_mm._robust.linear import (
     cache_blocks,
     columns_times,
 )
-from sklearn_mm._rows.ranks import median
+from sklearn_mm._rows.ranks import first_counts, median
 from sklearn_mm._rows.statistics import weighted_median
-from sklearn_mm._rows.table import Column, Rows
+from sklearn_mm._rows.table import Column, Rows, SumOver
 from sklearn_mm._rows.validation import check_size
 from sklearn_mm._solver.roles import Array, Indices
 
@@ -62,13 +63,17 @@ class Scaling:
 
         A separate check would require another pass over X.
         """
-        moments = ColumnMoments.of(rows, sample_weight, fit_intercept)
+        placed, known = not isinstance(y, np.ndarray), (y, sample_weight, fit_intercept)
+        also = _first_counts(*known) if placed else []
+        moments = ColumnMoments.of(rows, sample_weight, fit_intercept, also)
         X = rows.X
         if not moments.finite:
             rows.check_finite(estimator_name)
         moments.check_sizes()
-        find = _target_units if isinstance(y, np.ndarray) else _placed_units
-        centre, spread = find(rows, y, sample_weight, fit_intercept)
+        if placed:
+            centre, spread = _placed_units(rows, *known, moments.also)
+        else:
+            centre, spread = _target_units(*known)
         for value in spread:
             check_size("The spread of y", value)
         frame = moments.frame(X.dtype)
@@ -121,7 +126,7 @@ class Scaling:
 
 
 def _target_units(
-    rows: Rows, y: Array, sample_weight: Array, fit_intercept: bool
+    y: Array, sample_weight: Array, fit_intercept: bool
 ) -> tuple[Array, Array]:
     """Centre and spread of the targets, for each output.
 
@@ -138,21 +143,36 @@ def _target_units(
     return centre, np.where(spread > 0, spread, np.where(largest > 0, largest, 1.0))
 
 
+def _first_counts(
+    y: Column, sample_weight: Column, fit_intercept: bool
+) -> list[SumOver]:
+    """Sums that `_placed_units` begins with, one per output."""
+    numbers, more = (_output, ()) if fit_intercept else (_distance, (0.0,))
+    return [
+        first_counts(numbers, y, sample_weight, (k, *more)) for k in range(_width(y))
+    ]
+
+
 def _placed_units(
-    rows: Any, y: Column, sample_weight: Column, fit_intercept: bool
+    rows: Any, y: Column, sample_weight: Column, fit_intercept: bool, counted: list[Any]
 ) -> tuple[Array, Array]:
     """The same for targets that are stored with the workers."""
-    d = 1 if len(y.shape) == 1 else y.shape[1]
+    d = _width(y)
     centre, spread = np.zeros(d), np.ones(d)
-    for k in range(d):
+    for k, found in enumerate(counted):
         if fit_intercept:
-            centre[k] = median(rows, _output, y, sample_weight, (k,))
+            centre[k] = median(rows, _output, y, sample_weight, (k,), found)
+            found = None
         args = (k, centre[k])
-        middle = median(rows, _distance, y, sample_weight, args)
+        middle = median(rows, _distance, y, sample_weight, args, found)
         if not middle > 0:
             middle = max(rows.beside.map(_largest, y, sample_weight, args=args))
         spread[k] = middle if middle > 0 else 1.0
     return centre, spread
+
+
+def _width(y: Column) -> int:
+    return 1 if len(y.shape) == 1 else int(y.shape[1])
 
 
 def _output(y: Array, k: int) -> Array:
@@ -179,10 +199,17 @@ class ColumnMoments:
     deviation: Array  # median absolute deviation; zero if unknown
     fit_intercept: bool
     centred: bool
+    also: list[Any] = field(default_factory=list)  # other sums that were asked for
 
     @classmethod
-    def of(cls, rows: Rows, sample_weight: Array, fit_intercept: bool) -> ColumnMoments:
-        """Moments in one pass over the rows."""
+    def of(
+        cls,
+        rows: Rows,
+        sample_weight: Array,
+        fit_intercept: bool,
+        also: Iterable[SumOver] = (),
+    ) -> ColumnMoments:
+        """Moments in one pass over the rows, and other sums, in the same round trip."""
         X, total = rows.X, rows.total(sample_weight)
         zeros = np.zeros(X.shape[1])
         if scipy.sparse.issparse(X):
@@ -194,10 +221,11 @@ class ColumnMoments:
             median = np.median(sample, axis=0)
             deviation = np.median(np.abs(sample - median), axis=0)
         centre = median if fit_intercept else zeros
-        args = (total, centre)
-        first, second = rows.sum(_moments, sample_weight, args=args)
+        moments = SumOver(_moments, (sample_weight,), (total, centre))
+        (first, second), *others = rows.sums([moments, *also])
         sums = (total, centre, first, second)
-        return cls(*sums, median, deviation, fit_intercept, centred=fit_intercept)
+        units = (median, deviation)
+        return cls(*sums, *units, fit_intercept, fit_intercept, others)
 
     @property
     def finite(self) -> bool:

@@ -45,6 +45,15 @@ class History:
         for name, value in row.items():
             self._columns[name].append(value)
 
+    def extend(self, other: History) -> None:
+        """Add updates that were made elsewhere, whose time is that of their arrival."""
+        now = time.perf_counter() - self._start
+        for name, column in other._columns.items():
+            self._columns[name] += column
+        if len(other):
+            self._columns["time"][-len(other) :] = [now] * len(other)
+            self._columns["epoch"][-len(other) :] = [self._epoch] * len(other)
+
     def end_epoch(self) -> None:
         """Start the next epoch."""
         self._epoch += 1

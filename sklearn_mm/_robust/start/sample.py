@@ -21,8 +21,9 @@ from sklearn_mm._solver.roles import Array, Indices
 _DECIDING_ROWS, _MIN_DECIDING, _MAX_DECIDING = 50, 1_000, 2_000
 # Fewer rows per parameter than this are not informative.
 ROWS_PER_PARAMETER = 5.0
-# Largest number of rows that are sorted.
-_MOST_ROWS = 2_000_000
+# Largest number of rows that are sorted, all of which travel on a cluster. If there are
+# more candidates, rows are drawn at random from each bin.
+_MOST_ROWS = 200_000
 # Bits of a squared residual that are dropped to keep the exponent and twelve binary
 # digits.
 _SHIFT = 40
