@@ -114,13 +114,15 @@ BOXES = {
 }
 
 
-def between(x: Array, low: Any, high: Any) -> Array:
-    """Clip x in place, where there is something to clip to."""
+def between(x: Array, low: Any, high: Any, out: Array) -> Array:
+    """Clip x to limits, of which either may be None; `out` may be x itself."""
     if low is not None:
-        np.maximum(x, low, out=x)
+        x = np.maximum(x, low, out=out)
     if high is not None:
-        np.minimum(x, high, out=x)
-    return x
+        x = np.minimum(x, high, out=out)
+    if x is not out:
+        np.copyto(out, x)
+    return out
 
 
 @dataclass(frozen=True)
@@ -289,7 +291,7 @@ def _dual_point(network: Network, z: Layers, a: Layers, r: Layers, above: Any):
         pull = np.zeros_like(z[k]) if above is None else above @ network.back[k]
         low = box.low - a[k] if box.low > -np.inf else None
         high = box.high - a[k] if box.high < np.inf else None
-        above = mu[k] = between(pull.copy(), low, high)
+        above = mu[k] = between(pull, low, high, out=np.empty_like(pull))
         s[k] = above - pull
         miss[k] = r[k] - above
         slackness = np.sum(box.slackness(z[k], s[k]), axis=1)

@@ -19,9 +19,16 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+from sklearn.utils.extmath import row_norms
 
 from sklearn_mm._hebbian.difference import DifferencePhases, Experience
-from sklearn_mm._hebbian.energy import Array, Energy, add_multiple, unpack
+from sklearn_mm._hebbian.energy import (
+    Array,
+    Energy,
+    add_multiple,
+    row_products,
+    unpack,
+)
 from sklearn_mm._hebbian.point import Point
 from sklearn_mm._hebbian.problem import Batch, ContrastiveProblem, clamped_passes
 from sklearn_mm._solver.inference import Continuation, _trial
@@ -40,7 +47,7 @@ _FIRST_LESSONS, _LESSON_EVERY = 50, 8
 # a gap so many times larger would have passed in a row of batches, some of them asked.
 _SPARE, _PATIENCE, _ASK_EVERY = 3000.0, 16, 4
 # Norms of the matrices, which tell how to infer, are looked at once in so many updates.
-_LOOK_EVERY = 64
+_LOOK_EVERY = 256
 # A gap that a pass does not halve, and that is so small next to the bound, is rounding.
 _ROUNDING = 1e-5
 
@@ -239,7 +246,7 @@ class MiniBatches:
         if (
             space is None
             or space.phases.n_rows != n
-            or space.phases.energy != problem.energy
+            or space.phases.energy is not problem.energy
             or space.phases.dtype != problem.dtype
         ):
             size = len(point.theta)
@@ -256,19 +263,15 @@ class MiniBatches:
         phases, share = space.phases, batch.share
         values = problem.energy.loss.value(phases.output_hat, batch.Y)
         if np.ndim(share) == 0:
-            weight = float(share)
-
-            def inner(a: Array, b: Array) -> float:
-                return weight * float(np.vdot(a, b))
-
-            loss = weight * float(values.sum())
+            loss = float(values.sum())
+            made = phases.measure(_squares(batch.x), _sum_of_products, loss, share)
         else:
 
             def inner(a: Array, b: Array) -> float:
-                return float(share @ np.einsum("ij,ij->i", a, b))
+                return float(share @ row_products(a, b))
 
-            loss = float(share @ values)
-        made = phases.measure(_squares(batch.x, inner, share), inner, loss)
+            squares = float(share @ row_norms(batch.x, squared=True))
+            made = phases.measure(squares, inner, float(share @ values))
         phases.gradient(point.network, batch.x, share, space.views)
         gradient, theta = space.gradient, point.theta
         penalty = problem.penalty(theta)
@@ -286,12 +289,16 @@ class MiniBatches:
         return bounds, (float(made.free_gap), float(made.clamped_gap))
 
 
-def _squares(x: Any, inner: Any, share: Any) -> float:
-    """Weighted mean of the squared norms of rows."""
+def _sum_of_products(a: Array, b: Array) -> float:
+    """Inner product of all entries, as a number whose products are fast."""
+    return float(np.vdot(a, b))
+
+
+def _squares(x: Any) -> float:
+    """Sum of the squared entries."""
     if isinstance(x, np.ndarray):
-        return float(inner(x, x))
-    squares = np.asarray(x.multiply(x).sum(axis=1)).ravel()
-    return float(np.sum(squares * share))
+        return _sum_of_products(x, x)
+    return float(row_norms(x, squared=True).sum())
 
 
 def _tiny(trial: Trial) -> bool:

@@ -22,9 +22,9 @@ import scipy.sparse
 from sklearn_mm._hebbian.energy import Array, unpack
 from sklearn_mm._rows.table import Rows
 
-_CHUNK = 1024
+_CHUNK = 256  # rows of a chunk, whose copy stays in the processor's cache
 _SQUARES = 1e15  # largest number whose square is taken in single precision
-_FEW = 256  # rows of a chunk that ranges of columns are taken from
+_FEW = 64  # rows of a chunk that ranges of columns are taken from
 
 
 @dataclass(frozen=True)

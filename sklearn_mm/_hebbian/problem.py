@@ -131,7 +131,7 @@ class ContrastiveProblem:
 
     def gather(self, rows: Any, out: Array | None = None) -> Batch:
         """Rows in the network's units; into `out`, if that is given and fits."""
-        X, weight = self.X, self.sample_weight[rows]
+        X = self.X
         whole = isinstance(rows, slice)
         if out is not None and not whole and isinstance(X, np.ndarray):
             if X.dtype == out.dtype:
@@ -145,6 +145,9 @@ class ContrastiveProblem:
             x = x.astype(self.dtype, copy=not copied and self.units.scale is not None)
         x = self._units.convert(x)
         Y = self.Y[rows].astype(self.dtype, copy=False)
+        if self._uniform and not whole:
+            return Batch(x, Y, 1.0 / max(len(Y), 1))
+        weight = self.sample_weight[rows]
         total = self.total_weight if whole else float(weight.sum())
         if self._uniform:
             return Batch(x, Y, float(weight[0]) / total if len(weight) else 0.0)
