@@ -104,6 +104,13 @@ class Box:
             value += (z - z.dtype.type(self.high)) * above
         return value
 
+    def slackness_of_rows(self, z: Array, s: Array) -> Array:
+        """Sums of `slackness` over the units of a layer."""
+        if self.low == 0.0 and self.high == np.inf:  # where s >= 0
+            return row_products(z, s)
+        value: Array = np.sum(self.slackness(z, s), axis=1)
+        return value
+
 
 #: Boxes by the names of the activation functions that they stand for.
 BOXES = {
@@ -203,7 +210,9 @@ class Network:
 
     def affine(self, z: Array, k: int) -> Array:
         """a_{k+1} of activations of layer k."""
-        return z @ self.coefs[k] + self.intercepts[k]
+        a: Array = z @ self.coefs[k]
+        a += self.intercepts[k]
+        return a
 
 
 _AXPY = {
@@ -294,7 +303,7 @@ def _dual_point(network: Network, z: Layers, a: Layers, r: Layers, above: Any):
         above = mu[k] = between(pull, low, high, out=np.empty_like(pull))
         s[k] = above - pull
         miss[k] = r[k] - above
-        slackness = np.sum(box.slackness(z[k], s[k]), axis=1)
+        slackness = box.slackness_of_rows(z[k], s[k])
         gaps[k] = w[k - 1] * (0.5 * row_products(miss[k], miss[k]) + slackness)
     return s, mu, miss, gaps
 
@@ -310,6 +319,6 @@ def upper_bound(
     for k in reversed(energy.hidden):
         above = s[k] if above is None else above @ network.back[k] + s[k]
         eps = r[k] - above
-        slackness = np.sum(energy.box.slackness(z_hat[k], s[k]), axis=1)
+        slackness = energy.box.slackness_of_rows(z_hat[k], s[k])
         value += energy.weights[k - 1] * (0.5 * row_products(eps, eps) + slackness)
     return value

@@ -43,8 +43,9 @@ def measure(energy: Energy, Y: Array, phases: Phases) -> Measured:
     upper = energy.loss.value(phases.output, Y)
     for k in energy.hidden:
         eps = phases.dr[k] + phases.miss[k]
-        slackness = energy.box.slackness(phases.z[k] + phases.d[k], phases.s[k])
-        term = 0.5 * row_products(eps, eps) + slackness.sum(axis=1)
+        z_hat = phases.z[k] + phases.d[k]
+        slackness = energy.box.slackness_of_rows(z_hat, phases.s[k])
+        term = 0.5 * row_products(eps, eps) + slackness
         upper = upper + energy.weights[k - 1] * term
     return Measured(upper, sum(phases.free_gaps[1:]), sum(phases.clamped_gaps[1:]), 0.0)
 
