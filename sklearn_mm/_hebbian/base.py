@@ -333,9 +333,9 @@ class BaseContrastiveHebbian(
         """Warn about a poor fit to the data, an (X, Y, weight)."""
         warned = warn_about_training(self, result, monitor, rate, alpha, incremental)
         if not (warned or incremental or isinstance(data[0], LazyRows)):
-            self._warn_if_useless(*data, rate, alpha)
+            self._warn_if_useless(data, rate, alpha)
 
-    def _warn_if_useless(self, X, Y, weight, rate, alpha):
+    def _warn_if_useless(self, data, rate, alpha):
         """Warn if a constant prediction is better; for a regressor, none is known."""
 
     def _problem(self, X, Y, weight, sizes=None, **options):

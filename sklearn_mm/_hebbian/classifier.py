@@ -315,7 +315,8 @@ class ContrastiveHebbianClassifier(ClassifierMixin, BaseContrastiveHebbian):
     def _stratify(self, Y):
         return Y.argmax(axis=1)
 
-    def _warn_if_useless(self, X, Y, weight, rate, alpha):
+    def _warn_if_useless(self, data, rate, alpha):
+        X, Y, weight = data
         rows = compared_rows(X.shape[0])
         labels, predicted = Y[rows].argmax(axis=1), self._outputs_of(X[rows])
         complete = len(rows) == X.shape[0]

@@ -52,9 +52,8 @@ are printed with the wrong sign.)
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
@@ -134,37 +133,44 @@ def between(x: Array, low: Any, high: Any, out: Array) -> Array:
 
 @dataclass(frozen=True)
 class Energy:
-    """All that defines the energy but its parameters."""
+    """Everything that defines the energy, except for its parameters.
 
-    sizes: tuple[int, ...]  # of the layers, input and output among them
+    Attributes
+    ----------
+    n_hidden : int
+        Number of hidden layers H.
+    hidden : range
+        Numbers of the hidden layers, from one.
+    n_weights : int
+        Number of entries of all matrices, which come first in theta.
+    gamma : float
+        The feedback, limited so that weights are finite.
+    weights : list of float
+        w_0..w_H.
+    """
+
+    sizes: tuple[int, ...]  # of the layers, including input and output
     feedback: float
     loss: Loss = LOSSES["squared_error"]
     box: Box = BOXES["relu"]
+    n_hidden: int = field(init=False, repr=False, compare=False)
+    hidden: range = field(init=False, repr=False, compare=False)
+    n_weights: int = field(init=False, repr=False, compare=False)
+    gamma: float = field(init=False, repr=False, compare=False)
+    weights: list[float] = field(init=False, repr=False, compare=False)
 
-    @functools.cached_property
-    def n_hidden(self) -> int:
-        """Number of hidden layers H."""
-        return len(self.sizes) - 2
-
-    @functools.cached_property
-    def hidden(self) -> range:
-        """Numbers of the hidden layers, from one."""
-        return range(1, self.n_hidden + 1)
-
-    @functools.cached_property
-    def n_weights(self) -> int:
-        """Entries of all matrices, which come first in theta."""
-        return sum(a * b for a, b in pairwise(self.sizes))
-
-    @functools.cached_property
-    def gamma(self) -> float:
-        """The feedback, as far as numbers go."""
-        return max(self.feedback, _LARGEST_WEIGHT ** (-1.0 / self.n_hidden))
-
-    @functools.cached_property
-    def weights(self) -> list[float]:
-        """w_0..w_H."""
-        return [self.gamma ** (k - self.n_hidden) for k in range(self.n_hidden + 1)]
+    def __post_init__(self) -> None:
+        n_hidden = len(self.sizes) - 2
+        gamma = max(self.feedback, _LARGEST_WEIGHT ** (-1.0 / n_hidden))
+        derived = {
+            "n_hidden": n_hidden,
+            "hidden": range(1, n_hidden + 1),
+            "n_weights": sum(a * b for a, b in pairwise(self.sizes)),
+            "gamma": gamma,
+            "weights": [gamma ** (k - n_hidden) for k in range(n_hidden + 1)],
+        }
+        for name, value in derived.items():
+            object.__setattr__(self, name, value)
 
     def pass_dtype(self, dtype: Any) -> np.dtype[Any]:
         """Precision of activations for data of a precision."""

@@ -29,7 +29,7 @@ from sklearn_mm._hebbian.energy import (
     row_products,
     unpack,
 )
-from sklearn_mm._hebbian.point import Point
+from sklearn_mm._hebbian.point import CONTRACTS, Point, contraction
 from sklearn_mm._hebbian.problem import Batch, ContrastiveProblem, clamped_passes
 from sklearn_mm._solver.inference import Continuation, _trial
 from sklearn_mm._solver.roles import (
@@ -103,7 +103,7 @@ class MiniBatches:
         step: Step,
     ) -> Inferred:
         if self.n_updates % _LOOK_EVERY == 0:
-            self.slow = point.method != "difference"
+            self.slow = contraction(point.network, CONTRACTS) > CONTRACTS
         self.n_updates += 1
         if not self.slow and not problem.coordinate:
             inferred = self._difference(problem, point, rows, memory, step)
@@ -117,8 +117,8 @@ class MiniBatches:
             min_effort=float(min(2, self.max_effort)),
         )
         if not problem.coordinate:  # whatever the norms are by now
-            point = replace(point, solver="modulus")
-        problem, point = problem.in_precision(point)
+            point = replace(point, method="modulus")
+        problem, point = problem.in_precision(point.prepared())
         return self.continuation(problem, point, rows, memory, step)
 
     def _difference(
@@ -332,10 +332,11 @@ class FullBatches:
     ) -> Inferred:
         prescribed = self.criterion.prescribe(memory)
         effort = self.effort if prescribed is None else prescribed
+        prepared = point.prepared()  # for all efforts that are tried
         first, work = effort, 0.0
         while True:
             effort = min(effort, self.max_effort)
-            bounds = problem.cold_bounds(point, effort)
+            bounds = problem.cold_bounds(prepared, effort)
             work += effort
             trial = _trial(problem, point, None, bounds, effort, step)
             satisfied = self.criterion.satisfied(trial, memory)

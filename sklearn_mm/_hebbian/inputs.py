@@ -12,8 +12,7 @@ dominate.)
 
 from __future__ import annotations
 
-import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -33,6 +32,15 @@ class Units:
 
     centre: Array | None = None
     scale: Array | None = None
+    factors: Any = field(init=False, repr=False, compare=False)  # 1 / scale
+
+    def __post_init__(self) -> None:
+        factors: Any = None
+        if self.scale is not None:
+            # Multiplying by a single number is faster than by many equal ones.
+            alike = bool(np.all(self.scale == self.scale[0]))
+            factors = 1.0 / (self.scale[0] if alike else self.scale)
+        object.__setattr__(self, "factors", factors)
 
     def astype(self, dtype: Any) -> Units:
         """The same in the precision of the rows to be converted."""
@@ -41,23 +49,16 @@ class Units:
         centre = None if self.centre is None else self.centre.astype(dtype)
         return Units(centre, self.scale.astype(dtype))
 
-    @functools.cached_property
-    def _factors(self) -> Any:
-        assert self.scale is not None
-        # One number is faster to multiply with than many that are the same.
-        alike = bool(np.all(self.scale == self.scale[0]))
-        return 1.0 / (self.scale[0] if alike else self.scale)
-
     def convert(self, x: Any) -> Any:
         """Rows in these units; an array is changed in place, and must be a copy."""
         if self.scale is None:
             return x
         if scipy.sparse.issparse(x):
-            factors = np.broadcast_to(self._factors, self.scale.shape)
+            factors = np.broadcast_to(self.factors, self.scale.shape)
             return x @ scipy.sparse.diags_array(factors)
         if self.centre is not None:
             np.subtract(x, self.centre, out=x)
-        return np.multiply(x, self._factors, out=x)
+        return np.multiply(x, self.factors, out=x)
 
     def fold_into(self, theta: Array, sizes: tuple[int, ...]) -> Array:
         """Parameters that do to rows of X what `theta` does to converted ones."""

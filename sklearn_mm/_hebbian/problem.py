@@ -22,9 +22,8 @@ network.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -103,31 +102,31 @@ class ContrastiveProblem:
     certified: bool = False
     double: bool = False
     units: Units = NO_UNITS
-    total: float = 0.0  # weight of all rows, where these are a part of them
+    total: float = 0.0  # weight of all rows, of which these may be a part
     data_dtype: Any = None  # precision of the rows, if not that of X
     chunk_size: int | None = None
     n_jobs: int | None = None
+    dtype: np.dtype[Any] = field(init=False)  # precision of the passes, and of theta
+    total_weight: float = field(init=False)  # what chunks of rows are divided by
+    _units: Units = field(init=False, repr=False)  # in the precision of the passes
+
+    def __post_init__(self) -> None:
+        dtype = self.energy.pass_dtype(self.data_dtype or self.X.dtype)
+        if self.certified or self.double:
+            dtype = np.dtype(np.float64)
+        total = self.total or float(self.sample_weight.sum())
+        object.__setattr__(self, "dtype", dtype)
+        object.__setattr__(self, "total_weight", total)
+        object.__setattr__(self, "_units", self.units.astype(dtype))
 
     @property
     def n_samples(self) -> int:
         return self.X.shape[0]
 
-    @functools.cached_property
-    def dtype(self) -> np.dtype[Any]:
-        """Precision of the passes, and of theta."""
-        if self.certified or self.double:
-            return np.dtype(np.float64)
-        return self.energy.pass_dtype(self.data_dtype or self.X.dtype)
-
     def at(self, theta: Array) -> Point:
         """The network at theta."""
-        solver = "coordinate" if self.coordinate else "auto"
-        return Point(Network.at(theta, self.energy, self.dtype), solver)
-
-    @functools.cached_property
-    def total_weight(self) -> float:
-        """What chunks of rows are divided by."""
-        return self.total or float(self.sample_weight.sum())
+        method = "coordinate" if self.coordinate else "auto"
+        return Point(Network.at(theta, self.energy, self.dtype), method)
 
     def gather(self, rows: Any, out: Array | None = None) -> Batch:
         """Rows in the network's units; into `out`, if that is given and fits."""
@@ -153,11 +152,7 @@ class ContrastiveProblem:
             return Batch(x, Y, float(weight[0]) / total if len(weight) else 0.0)
         return Batch(x, Y, weight / total)
 
-    @functools.cached_property
-    def _units(self) -> Units:
-        return self.units.astype(self.dtype)
-
-    @functools.cached_property
+    @property
     def _uniform(self) -> bool:
         """Whether all rows have one weight that takes no memory."""
         return self.sample_weight.strides == (0,)
@@ -186,13 +181,13 @@ class ContrastiveProblem:
         network, batch = point.network, latent.batch
         passes = round(effort)
         drive = self.drive(network, batch.x)
+        point = point.prepared()
         if point.method == "difference":
             self._pass_differences(network, latent, drive, passes)
             return latent
-        kind, known = point.phases_and_known()
-        if not isinstance(latent.phases, kind):
-            latent.phases = kind(network, drive, batch.Y)
-        latent.phases.run(network, known, drive, batch.Y, passes)
+        if latent.phases is None or isinstance(latent.phases, DifferencePhases):
+            latent.phases = point.phases(drive, batch.Y)
+        latent.phases.run(network, point.known, drive, batch.Y, passes)
         return latent
 
     def _pass_differences(
@@ -281,10 +276,10 @@ class ContrastiveProblem:
         matrices = theta[: self.energy.n_weights]
         return 0.5 * self.alpha * float(np.vdot(matrices, matrices))
 
-    @functools.cached_property
-    def rows(self) -> Rows:
+    def _rows(self) -> Rows:
         """The rows, in chunks."""
-        return Rows.of(self.X, self.chunk_size or DEFAULT_CHUNK, self.n_jobs)
+        rows: Rows = Rows.of(self.X, self.chunk_size or DEFAULT_CHUNK, self.n_jobs)
+        return rows
 
     def map_parts(
         self, function: Callable[..., Any], point: Point, *arguments: Any
@@ -295,14 +290,14 @@ class ContrastiveProblem:
         prepared once, so that every worker uses the same.
         """
         args = self._task(function, point, arguments)
-        return self.rows.map(_call_with_part, self.Y, self.sample_weight, args=args)
+        return self._rows().map(_call_with_part, self.Y, self.sample_weight, args=args)
 
     def sum_parts(
         self, function: Callable[..., Any], point: Point, *arguments: Any
     ) -> Any:
         """Sum of the values of `map_parts`."""
         args = self._task(function, point, arguments)
-        return self.rows.sum(_call_with_part, self.Y, self.sample_weight, args=args)
+        return self._rows().sum(_call_with_part, self.Y, self.sample_weight, args=args)
 
     def _task(
         self, function: Callable[..., Any], point: Point, arguments: tuple[Any, ...]
@@ -320,7 +315,7 @@ class ContrastiveProblem:
 
     def cold_bounds(self, point: Point, effort: float) -> Bounds:
         """Bounds of all rows, each chunk inferred from scratch."""
-        problem, point = self.in_precision(point)
+        problem, point = self.in_precision(point.prepared())
         bounds = problem.sum_parts(_cold_bounds, point, effort)
         return self.bounds_in_precision(bounds)
 
@@ -337,10 +332,11 @@ class ContrastiveProblem:
         next to activations; other methods it leaves several units of the last place of
         these away from the optimum.
         """
+        point = point.prepared()
         if self.dtype == np.float64 or point.method == "difference":
             return self, point
         network = Network.at(point.theta, self.energy, np.float64)
-        return replace(self, double=True), Point(network, point.method)
+        return replace(self, double=True), Point(network, point.method).prepared()
 
     def bounds_in_precision(self, bounds: Bounds) -> Bounds:
         """Bounds with the gradient in the precision of theta."""
