@@ -22,7 +22,6 @@ from sklearn_mm._hebbian.energy import Array, unpack
 from sklearn_mm._rows.table import Rows
 
 _CHUNK = 256  # rows of a chunk, whose copy stays in the processor's cache
-_SQUARES = 1e15  # largest number whose square is taken in single precision
 _FEW = 64  # rows of a chunk that ranges of columns are taken from
 
 
@@ -148,13 +147,16 @@ def _moments(X: Any, weight: Array, origin: Array, total: float) -> tuple[Array,
         low = np.asarray(X.min(axis=0).todense()).ravel()
         high = np.asarray(X.max(axis=0).todense()).ravel()
         return np.zeros(len(origin)), second, low, high
-    # In the precision of X, unless squares may be too large for it: the scale need not
-    # be known to the last digit.
-    dtype = X.dtype if max(X.max(), -X.min()) < _SQUARES else np.float64
-    centred = X - origin.astype(dtype)
-    share = share.astype(dtype)
-    first = (share @ centred).astype(np.float64)
-    few = centred[:: max(1, len(centred) // _FEW)]
-    low, high = few.min(axis=0) + origin, few.max(axis=0) + origin
-    np.square(centred, out=centred)
-    return first, (share @ centred).astype(np.float64), low, high
+    # In the precision of X, unless squares overflow: the scale need not be known to the
+    # last digit.
+    for dtype in (X.dtype, np.float64):
+        centred = X - origin.astype(dtype)
+        few = centred[:: max(1, len(centred) // _FEW)]
+        low, high = few.min(axis=0) + origin, few.max(axis=0) + origin
+        first = (share.astype(dtype) @ centred).astype(np.float64)
+        with np.errstate(over="ignore", invalid="ignore"):
+            np.square(centred, out=centred)
+            second = (share.astype(dtype) @ centred).astype(np.float64)
+        if np.isfinite(second).all():
+            break
+    return first, second, low, high

@@ -19,6 +19,7 @@ Where inference could not meet the criterion, only part of a step is made.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -30,11 +31,12 @@ from sklearn_mm._solver.roles import Array, Inferred, Moved, Proposal, Trial
 # Largest share of a step that is made on a gradient which failed the criterion, and the
 # gap, relative to the bound, that is rounding: no effort could do better.
 _UNTRUSTED_SHARE, _EXACT = 0.5, 1e-12
+_TINY = float(np.finfo(float).tiny)
 
 
 def _relative_norm(change: Array, theta: Array) -> float:
-    size = max(float(np.vdot(theta, theta)), float(np.finfo(float).tiny))
-    return float(np.sqrt(float(np.vdot(change, change)) / size))
+    size = max(float(np.vdot(theta, theta)), _TINY)
+    return math.sqrt(float(np.vdot(change, change)) / size)
 
 
 @dataclass
@@ -222,9 +224,9 @@ class Adam(_StochasticStep):
         square += np.multiply(gradient, gradient, out=buffer)
         t = self.n_updates
         first = (1.0 - self.beta_1) / (1.0 - self.beta_1**t)
-        second = np.sqrt((1.0 - self.beta_2) / (1.0 - self.beta_2**t))
+        second = math.sqrt((1.0 - self.beta_2) / (1.0 - self.beta_2**t))
         np.sqrt(square, out=buffer)
-        buffer += real(self.epsilon / np.sqrt(1.0 - self.beta_2))
+        buffer += real(self.epsilon / math.sqrt(1.0 - self.beta_2))
         np.divide(mean, buffer, out=buffer)
         buffer *= real(-rate * first / second)
         return buffer
