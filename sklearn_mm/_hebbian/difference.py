@@ -1,23 +1,23 @@
 r"""Both phases of a batch by forward and backward passes, the second as a difference.
 
-With a small feedback both phases are a forward and a backward pass away from done, and
-nearly equal. So the clamped one is stored as a difference from the free one; what the
-large weights of the first layers multiply are then small numbers with all their
-digits, and never differences of large ones. (Notation: `energy`.)
+If the feedback is weak, a forward and a backward pass almost solve either phase, and
+the two are nearly equal. Therefore, the clamped phase is stored as its difference from
+the free one. The large weights of the first layers then multiply small numbers that are
+accurate to all digits, and never differences of large ones. (Notation: `energy`.)
 
 **Free phase**, with pulls p_k of the next layers (p_H = 0):
 
     forward    t_k = a_k + p_k,   z_k = clip(t_k),   s_k = z_k - t_k
     backward   mu_k = clip(q_k, l - a_k, u - a_k),   q_{k-1} = gamma mu_k W_{k-1}'
 
-and the next pass starts with p = q + omega (q - p), a damped step. The last backward
-pass takes mu_k = q_k + s_k instead: then c(z_k, s_k) = 0, the miss r_{k-1} - mu_k is
-p_k - q_k, and the gap is exactly
+and the next pass starts from p = q + omega (q - p), a damped step. The last backward
+pass uses mu_k = q_k + s_k instead. Then c(z_k, s_k) = 0, the residual of the optimality
+conditions, r_{k-1} - mu_k, is p_k - q_k, and the gap is exactly
 
     gap' = sum_k w_{k-1}/2 ||p_k - q_k||^2.
 
-In other words, (z, s) is the exact free optimum of a network whose biases are
-b + (p - q), row by row.
+In other words, (z, s) is the exact free optimum of a nearby network, whose biases in
+each row are b + (p - q).
 
 **Clamped phase**, z^ = z + d, with pulls p + dp and q + dq:
 
@@ -28,12 +28,12 @@ b + (p - q), row by row.
     gap^ <= sum_k w_{k-1}/2 ||(p_k - q_k) + (dp_k - dq_k)||^2
     upper = loss(f^) + sum_k w_{k-1} (||dr_k + p_k - q_k||^2/2 + d_k' s_k)
 
-**Two gradients.** That of the upper bound at theta has eps_k = dr_k + p_k - q_k
-(`energy`); the theorems are about it. Without p - q, i.e. with eps_k = dr_k and
-h_k = d_k, it is the gradient of the upper bound of that nearby network, where the free
-phase is exact. After few passes this is a far better estimate of the gradient of J
-(with gamma = 0.05 by eight orders of magnitude, since w_0 multiplies what is left of
-the free gap), and the one that mini-batches are trained on.
+**Two gradients.** The gradient of the upper bound at theta has eps_k = dr_k + p_k - q_k
+(`energy`); the theorems refer to it. Without p - q, i.e. with eps_k = dr_k and
+h_k = d_k, it is the gradient of the upper bound of the nearby network, for which the
+free phase is exact. After few passes, this is a much better estimate of the gradient of
+J (with gamma = 0.05 by eight orders of magnitude, since w_0 multiplies the remaining
+free gap), and mini-batches are trained on it.
 """
 
 from __future__ import annotations
@@ -64,17 +64,17 @@ _DAMPED_PASSES, _LARGEST_DAMPING = 8, 0.4
 
 @dataclass
 class Experience:
-    """What batches teach about the next one: where to start, how far to go."""
+    """What is learnt from batches for the next one: the start and the damping."""
 
-    pulls: Layers  # mean of the pulls
+    pulls: Layers  # mean over the rows of the last batch
     omega: Array = field(
         default_factory=lambda: np.zeros((_DAMPED_PASSES, 1))
     )  # by pass and layer
-    kappa: float = 1.0  # e^ over e
+    kappa: float = 1.0  # ratio of e^ and e
 
     @classmethod
     def none(cls, energy: Energy) -> Experience:
-        """Of a cold start."""
+        """Before the first batch."""
         pulls = [None, *(np.zeros(energy.sizes[k]) for k in energy.hidden)]
         return cls(pulls, np.zeros((_DAMPED_PASSES, energy.n_hidden + 1)))
 
@@ -139,7 +139,7 @@ class DifferencePhases:
         experience: Experience | None = None,
         learn: bool = False,
     ) -> None:
-        """Start, and make so many passes; `drive` has been filled."""
+        """Start, and make a number of passes; `drive` must have been set."""
         p, bias, H = self.p, self._bias, self.energy.n_hidden
         for k in range(1, H):
             np.copyto(p[k], 0.0 if experience is None else experience.pulls[k])
@@ -157,7 +157,7 @@ class DifferencePhases:
             self._learn(experience, passes - 1, self.p)
 
     def more_free(self, network: Network) -> None:
-        """One more pass, from the pulls that the last one implies."""
+        """Make one more pass, from the pulls implied by the last one."""
         np.copyto(self.p.flat, self.q.flat)
         for k in range(1, self.energy.n_hidden):
             np.copyto(self._bias[k + 1], network.intercepts[k])
@@ -182,7 +182,7 @@ class DifferencePhases:
             box.clip(_add(a, moved[k], out=a), z[k], zero[k])
 
     def _backward(self, network: Network) -> None:
-        """Pulls q of the next pass, each layer's from the new ones above it."""
+        """Compute the pulls q, each layer's from the new ones of the next layer."""
         H, box = self.energy.n_hidden, self.energy.box
         t, p, q = self.t, self.p, self.q
         mu = _subtract(self.z[H], t[H], out=self._one[H])
@@ -216,7 +216,7 @@ class DifferencePhases:
     def _learn(
         self, experience: Experience, j: int, left: Block, sign: float = 1.0
     ) -> None:
-        """Improve the damping of a pass, given `sign` times the p - q that it left."""
+        """Improve the damping of a pass; `left` is `sign` times its final p - q."""
         for k in range(1, self.energy.n_hidden):
             change = self._changes[j][k]
             square = float(np.vdot(change, change))
@@ -229,7 +229,7 @@ class DifferencePhases:
                     )
 
     def _close(self, network: Network) -> None:
-        """Slacks of the forward pass, and the multipliers that they imply."""
+        """Compute slacks from the forward pass, and multipliers from the slacks."""
         H, box, real = self.energy.n_hidden, self.energy.box, self.dtype.type
         q, mu, minus_s, z = self.q, self.mu, self.t, self.z.flat
         _subtract(self.t.flat, z, out=minus_s.flat)
@@ -244,14 +244,14 @@ class DifferencePhases:
         _subtract(self.p.flat, q.flat, out=self.p.flat)
 
     def remember_pulls(self, experience: Experience) -> None:
-        """Mean pulls, as a start for the next batch."""
+        """Store the mean pulls, from which the next batch starts."""
         for k in range(1, self.energy.n_hidden):
             pulls = self._ones @ self.q[k]
             pulls /= self.n_rows
             experience.pulls[k] = pulls
 
     def remember_error(self, experience: Experience) -> None:
-        """How much of the output's error is left in the clamped phase."""
+        """Store which share of the output error remains in the clamped phase."""
         square = float(np.vdot(self.error, self.error))
         if square > 0.0:
             kappa = float(np.vdot(self.error, self.error_hat)) / square
@@ -263,7 +263,7 @@ class DifferencePhases:
     def clamped(
         self, network: Network, Y: Array, passes: int, kappa: float = 1.0
     ) -> None:
-        """Make so many passes from the free phase, at least one."""
+        """Make a number of passes, at least one, from the free phase."""
         self._free_output(network)
         self.energy.loss.descent(self.output, Y, out=self.error)
         top = _multiply(self.error, self.dtype.type(kappa), out=self.error_hat)
@@ -272,7 +272,7 @@ class DifferencePhases:
             self.more_clamped(network, Y)
 
     def more_clamped(self, network: Network, Y: Array) -> None:
-        """One more pass."""
+        """Make one more pass."""
         self.dp, self.dq = self.dq, self.dp
         self._push_forward(network)
         self.energy.loss.descent(self.output_hat, Y, out=self.error_hat)
@@ -280,7 +280,7 @@ class DifferencePhases:
         _subtract(self.dp.flat, self.dq.flat, out=self.dp.flat)
 
     def resume(self, network: Network, Y: Array, free: int, clamped: int) -> None:
-        """So many passes more, at parameters that may be others."""
+        """Make more passes, at parameters that may have changed."""
         for _ in range(free):
             self.more_free(network)
         self._free_output(network)
@@ -293,7 +293,7 @@ class DifferencePhases:
         _add(self.output, network.intercepts[H], out=self.output)
 
     def _pull_back(self, network: Network, above: Array, first: bool) -> None:
-        """Differences of pulls; in the first pass, da = 0."""
+        """Compute the differences of pulls; da = 0 in the first pass."""
         low, high, dq = self._low, self._high, self.dq
         if not first and low is not None:
             _subtract(low.flat, self.da.flat, out=self._one.flat)
@@ -370,9 +370,9 @@ class DifferencePhases:
         )
 
     def gradient(self, network: Network, x: Any, share: Any, out: Parameters) -> None:
-        """Gradient of the nearby network's bound into matrices and biases.
+        """Compute the gradient of the upper bound of the nearby network.
 
-        `share` is the weight of rows, one number or one for each.
+        `share` is the weight of the rows: one number, or one for each row.
         """
         for k in self.energy.hidden:
             _add(self.z[k], self.d[k], out=self.z_hat[k])
@@ -380,7 +380,7 @@ class DifferencePhases:
         stacks.gradient(self.energy, x, share, out)
 
     def snapshot(self) -> Phases:
-        """The latents, as other solvers give them; miss included."""
+        """The latents in the form that all solvers share."""
         H, w = self.energy.n_hidden, self.energy.weights
         hidden = self.energy.hidden
         s = [None, *(-self.t[k] for k in hidden)]
@@ -412,7 +412,7 @@ class Measured:
     upper: Any
     free_gap: Any
     clamped_gap: Any
-    curvature: Any  # bound of the squared error that the clamped gap leaves in g
+    curvature: Any  # bounds the squared error of g caused by the clamped gap
 
     @property
     def gap(self) -> Any:
