@@ -128,7 +128,7 @@ class ModulusPhases:
     def run(
         self, network: Network, factors: Factors, drive: Array, Y: Array, passes: int
     ) -> None:
-        """So many passes more."""
+        """Make more passes."""
         energy, n, v, y, x = network.energy, self.n_rows, self.v, self._y, self._work
         H = energy.n_hidden
         fixed = _right_hand_sides(network, drive)
@@ -152,7 +152,7 @@ class ModulusPhases:
                 v[k] += x[k]
 
     def activations(self, network: Network) -> tuple[Layers, Layers]:
-        """Of the free and the clamped phase."""
+        """Activations of the free and the clamped phase."""
         n, box = self.n_rows, network.energy.box
         z = [box.clip(v, np.empty_like(v)) for v in self.v[1:]]
         return [None, *(layer[:n] for layer in z)], [None, *(layer[n:] for layer in z)]

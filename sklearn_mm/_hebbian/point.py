@@ -11,9 +11,9 @@ from sklearn_mm._hebbian.coordinate import CoordinatePhases, unit_curvatures
 from sklearn_mm._hebbian.energy import Array, Network
 from sklearn_mm._hebbian.modulus import Factors, ModulusPhases
 
-# Forward and backward passes are made where gamma ||W_k||^2 is at most this. On random
-# networks they contract up to about 1 whatever the feedback, slowly there, and diverge
-# from 1.5 to 2 on; the modulus iteration takes some 30 passes anywhere.
+# Forward and backward passes are used if gamma ||W_k||^2 is at most this. On random
+# networks, they contract up to about 1, where they are slow, and diverge from 1.5 to 2
+# on, for any feedback. The modulus iteration always takes about 30 passes.
 CONTRACTS = 0.8
 _POWER_STEPS = 12
 
