@@ -10,13 +10,20 @@ from sklearn.utils.validation import check_array, has_fit_parameter
 
 from sklearn_mm._robust.linear import LinearPoint, LinearResidual
 from sklearn_mm._robust.normal_equations import least_squares
-from sklearn_mm._robust.problem import squared_norms
+from sklearn_mm._robust.problem import HalfQuadraticProblem, squared_norms
 from sklearn_mm._robust.scaling import Scaling
 from sklearn_mm._rows.ranks import medians
 from sklearn_mm._rows.sources import LazyRows
 from sklearn_mm._solver.roles import Array
+from sklearn_mm.kernels import Kernel
 
 Plane = tuple[Array, Array]  # coefficients (n_outputs, n_features) and intercepts
+
+# Efforts at which a given start may begin. Kernels twice as wide are enough if the mean
+# confidence is at least that of the smallest share of rows that a fit may follow; wider
+# ones must hold most rows, since a start that far away says little.
+_EFFORTS = 0.5 * 0.25 ** np.arange(12.0)
+_LEAST_CONFIDENCE = np.where(_EFFORTS == 0.5, 0.3, 0.7)
 
 
 def given_start(
@@ -93,6 +100,28 @@ def _array_theta(
     offset = model.at(scaling.theta(coef, scaling.centre)).residual
     shift = medians(model.rows, offset, weight, d) * scaling.spread
     return scaling.theta(coef, scaling.centre + shift)
+
+
+def supported_effort(problem: HalfQuadraticProblem, point: LinearPoint) -> float:
+    """Effort of the first weights at a given start.
+
+    Close to the data, kernels that are twice as wide keep what the start knows. Far
+    from them, such kernels would hold a few rows by chance, so they are as wide as it
+    takes to hold most rows.
+    """
+    args = (problem.kernel, problem.tau, _EFFORTS)
+    columns = (point.residual, problem.sample_weight)
+    confidence = problem.rows.sum(_confidences, *columns, args=args)
+    enough = confidence >= _LEAST_CONFIDENCE * problem.rows.total(problem.sample_weight)
+    return float(_EFFORTS[np.argmax(enough)]) if enough.any() else 0.0
+
+
+def _confidences(
+    residual: Array, weight: Array, kernel: Kernel, tau: float, efforts: Array
+) -> Array:
+    """Sum of the confidences at each effort."""
+    z = squared_norms(residual, tau)
+    return np.array([weight @ kernel.weight(z * effort**2) for effort in efforts])
 
 
 def _largest_square(residual: Array) -> float:

@@ -13,9 +13,9 @@ from sklearn_mm._solver.roles import (
     ALL_ROWS,
     Batch,
     Inference,
+    Inferred,
     LatentProblem,
     Memory,
-    Monitor,
     Step,
 )
 
@@ -39,6 +39,20 @@ class Result:
     n_iter: int
     status: Status
     memory: Memory
+
+
+class Monitor:
+    """Notified of each update and each epoch. This base class does nothing."""
+
+    def begin(self) -> None:
+        """Called before an epoch."""
+
+    def inferred(self, point: Any, inferred: Inferred) -> None:
+        """Called before each step with the result of inference."""
+
+    def end(self, point: Any, record: dict[str, float]) -> bool:
+        """Called after an epoch with its last record; True stops the run."""
+        return False
 
 
 def whole_batch() -> Iterable[Batch]:

@@ -79,14 +79,17 @@ def recorded(call):
 def not_worse_than_the_median(data):
     X, y = data.draw(everyday_data(), label="data")
     kernel = data.draw(st.sampled_from(BOUNDED), label="kernel")
-    model = HalfQuadraticRobustRegressor(kernel, random_state=0)
+    alpha = data.draw(st.sampled_from([0.0, 0.0, 1e-6, 0.1, 1.0, 100.0]), label="alpha")
+    model = HalfQuadraticRobustRegressor(kernel, alpha=alpha, random_state=0)
     _, caught = recorded(lambda: model.fit(X, y))
     if caught:  # a minority was believed, say, and the user is told to look
         return
     judge = {"scale": float(model.scale_), "kernel": kernel}
     fitted = bounded_loss(y, model.predict(X), **judge)
     constant = bounded_loss(y, np.full_like(y, np.median(y)), **judge)
-    assert fitted <= constant + ROUNDING
+    # A penalised fit may stop at a minimum next to the constant's.
+    most = bounded_loss(np.zeros(1), np.full(1, 1e9 * judge["scale"]), **judge)
+    assert fitted <= constant + (0.1 * most if alpha else ROUNDING)
 
 
 @given(data=st.data())

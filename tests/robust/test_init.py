@@ -217,3 +217,25 @@ def test_scale_about_a_start_that_outliers_have_moved(rng, n, noise):
     model = HalfQuadraticRobustRegressor(init="ols", random_state=0).fit(X, y)
     assert_allclose(model.coef_, [1.0, 2.0, 3.0], atol=0.3 * noise)
     assert_allclose(model.scale_, noise, rtol=0.15)
+
+
+@pytest.mark.parametrize("far", [0.0, 1.0, 10.0, 1000.0])
+@pytest.mark.parametrize("n", [100, 3000])
+def test_a_start_far_from_the_data_does_no_harm(rng, n, far):
+    X = rng.normal(size=(n, 6))
+    coef = np.array([1.0, -2.0, 0.5, 1.5, -1.0, 2.0])
+    y = X @ coef + 0.1 * rng.normal(size=n)
+    y[: n // 5] += rng.uniform(1.0, 20.0, size=n // 5)
+    model = HalfQuadraticRobustRegressor(init=np.full(6, far)).fit(X, y)
+    assert_allclose(model.coef_, coef, atol=0.07)
+    assert_allclose(model.scale_, 0.1, rtol=0.25)
+
+
+def test_a_good_start_is_kept_among_many_outliers(rng):
+    # Most rows are elsewhere, and least squares is no start.
+    X = rng.normal(size=(300, 2))
+    y = X @ [1.0, 2.0] + 0.1 * rng.normal(size=300)
+    y[:180] = 30.0 + 3.0 * rng.normal(size=180)
+    params = {"init": [1.1, 1.9, 0.0], "scale": 0.1}
+    model = HalfQuadraticRobustRegressor(**params).fit(X, y)
+    assert_allclose(model.coef_, [1.0, 2.0], atol=0.05)

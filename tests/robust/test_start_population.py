@@ -147,3 +147,37 @@ def test_evidence_knows_near_outliers_on_one_side(rng):
     expected -= 0.9 * (3 * ratio + 2 * (ratio - np.log(spread)))
     assert nats[0] >= expected - 1e-9
     assert_allclose(nats[0], expected, rtol=1e-6)
+
+
+def test_evidence_knows_a_second_plane(rng):
+    # Here, too, the ratio of two explicit likelihoods.
+    x = rng.normal(size=(60, 5))
+    noise = rng.normal(size=60)
+    y = x.sum(axis=1) + noise
+    y[:24] = 3.0 - 4.0 * x[:24].sum(axis=1) + noise[:24]
+    rows = WhitenedRows.of(x, y[:, None], np.ones(60), np.zeros(5), True)
+    everything = all_rows(rows, rows.solve(np.ones((1, 60))))
+    part = settle(
+        rows, rows.solve((np.arange(60) >= 24)[None] * 1.0), 1.0 / rows.unit[None]
+    )
+    follows = part.distance[0] <= Window.of(1).square
+    assert follows[24:].mean() > 0.8 and follows[:24].mean() < 0.3
+    nats, _ = evidence(rows, everything, part)
+    design = np.column_stack([x, np.ones(60)])
+    other = np.linalg.lstsq(design[~follows], y[~follows], rcond=None)[0]
+    away = (y - design @ other) / rows.unit[0]
+    total = np.sum(~follows)
+    spread = np.sqrt(np.sum(away[~follows] ** 2) / (total - 6))
+    spread = max(spread, part.scale[0, 0])
+    z = away * np.sqrt(total / (total - 6)) / spread
+    share = follows.mean()
+    larger = everything.scale[0, 0]
+    law = share * norm.pdf(np.sqrt(part.distance[0])) / part.scale[0, 0]
+    law += (1 - share) * norm.pdf(z) / spread
+    whole = norm.pdf(np.sqrt(everything.distance[0])) / larger
+    inside = everything.distance[0] <= Window.of(1).square
+    expected = np.log(law / whole * Window.of(1).probability)[inside].sum()
+    ratios = np.log(larger / np.array([part.scale[0, 0], spread]))
+    expected -= 0.9 * 7 * ratios.sum()
+    assert_allclose(nats[0], expected, rtol=1e-6)
+    assert nats[0] > 5.0

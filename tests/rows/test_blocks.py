@@ -260,7 +260,7 @@ class TestRobust:
             {"criterion": "sudemm"},
             {"alpha": 2.0},
             {"init": "ols", "scale": 0.1},
-            {"init": np.ones(6), "scale": 5.0},
+            {"init": np.ones(6)},
             {"fit_intercept": False},
             {"scale": 0.1},
         ],
