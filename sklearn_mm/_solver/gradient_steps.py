@@ -19,6 +19,7 @@ If inference could not satisfy the criterion, only part of a step is made.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -30,11 +31,12 @@ from sklearn_mm._solver.roles import Array, Inferred, Moved, Proposal, Trial
 # Largest fraction of a step that is made with a gradient that does not satisfy the
 # criterion, and the gap, relative to the bound, that is due to rounding errors.
 _UNTRUSTED_SHARE, _EXACT = 0.5, 1e-12
+_TINY = float(np.finfo(float).tiny)
 
 
 def _relative_norm(change: Array, theta: Array) -> float:
-    size = max(float(np.vdot(theta, theta)), float(np.finfo(float).tiny))
-    return float(np.sqrt(float(np.vdot(change, change)) / size))
+    size = max(float(np.vdot(theta, theta)), _TINY)
+    return math.sqrt(float(np.vdot(change, change)) / size)
 
 
 @dataclass
@@ -223,9 +225,9 @@ class Adam(_StochasticStep):
         square += np.multiply(gradient, gradient, out=buffer)
         t = self.n_updates
         first = (1.0 - self.beta_1) / (1.0 - self.beta_1**t)
-        second = np.sqrt((1.0 - self.beta_2) / (1.0 - self.beta_2**t))
+        second = math.sqrt((1.0 - self.beta_2) / (1.0 - self.beta_2**t))
         np.sqrt(square, out=buffer)
-        buffer += real(self.epsilon / np.sqrt(1.0 - self.beta_2))
+        buffer += real(self.epsilon / math.sqrt(1.0 - self.beta_2))
         np.divide(mean, buffer, out=buffer)
         buffer *= real(-rate * first / second)
         return buffer

@@ -113,7 +113,9 @@ network_params = st.fixed_dictionaries(
             ["relu", "hard_sigmoid", "hard_tanh", "identity"]
         ),
         "feedback": st.sampled_from([1e-160, 1e-8, 0.1, 1.0]),
-        "learning_rate_init": st.sampled_from([1e-3, 1e-2]),
+        "learning_rate_init": st.sampled_from(["auto", 1e-5, 1e-3, 0.1, 10.0]),
+        "alpha": st.sampled_from(["auto", 0.0, 1e-3, 1.0]),
+        "early_stopping": st.booleans(),
         "batch_size": st.sampled_from(["auto", 5]),
         "max_iter": st.sampled_from([5, 100]),
     },
