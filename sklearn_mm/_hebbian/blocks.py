@@ -25,8 +25,8 @@ from sklearn_mm._hebbian.safeguard import Safeguard, is_sound
 from sklearn_mm._rows.sources import DaskTargets
 from sklearn_mm._rows.table import row_chunks
 from sklearn_mm._solver.history import History
-from sklearn_mm._solver.loop import Progress, run_epoch
-from sklearn_mm._solver.roles import Indices, Inferred, Memory, Monitor
+from sklearn_mm._solver.loop import Monitor, Progress, run_epoch
+from sklearn_mm._solver.roles import Indices, Inferred, Memory
 
 
 def shuffled(n: int, random_state: np.random.RandomState | None) -> Indices:

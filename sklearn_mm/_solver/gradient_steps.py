@@ -14,7 +14,7 @@
     1/2 < p <= 1. Under momentum or Adam the criterion says that the gradient in use is
     accurate relative to its own size, and no more.
 
-Where inference could not meet the criterion, only part of a step is made.
+If inference could not satisfy the criterion, only part of a step is made.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ import numpy as np
 
 from sklearn_mm._solver.roles import Array, Inferred, Moved, Proposal, Trial
 
-# Largest share of a step that is made on a gradient which failed the criterion, and the
-# gap, relative to the bound, that is rounding: no effort could do better.
+# Largest fraction of a step that is made with a gradient that does not satisfy the
+# criterion, and the gap, relative to the bound, that is due to rounding errors.
 _UNTRUSTED_SHARE, _EXACT = 0.5, 1e-12
 
 
@@ -55,7 +55,8 @@ class GradientDescent:
         ``upper_bound(problem, point, candidate, trial)`` is the upper bound at the
         candidate, a theta, with the latents that the trial inferred at the point.
     step_size : float
-        1/L to try first. It doubles with every step and is halved until it fits.
+        1/L to try first. It is doubled in each step and halved until the bound
+        decreases sufficiently.
     """
 
     guaranteed: ClassVar[bool] = True
@@ -102,14 +103,14 @@ class GradientDescent:
         return Moved(problem.at(new), _relative_norm(change, point.theta), info=info)
 
 
-# Averages of theta take in every so many updates, and go back over this share of all
-# updates, but no more than so many. (Chosen on validation rows of image data.)
+# Averages of theta include one update in this many, from this fraction of all updates,
+# but at most from this number of them. (Chosen on validation rows of image data.)
 _AVERAGE_EVERY, _AVERAGE_SHARE, _LONGEST_AVERAGE = 4, 0.1, 500
 
 
 @dataclass
 class _StochasticStep:
-    """What momentum and Adam share.
+    """Common parts of momentum and Adam.
 
     With `average`, `averaged` is an exponential average of theta over the last updates;
     `theta` itself, which the next step starts from, is not touched.

@@ -14,9 +14,9 @@ from sklearn_mm._solver.roles import (
     Array,
     Batch,
     Inference,
+    Inferred,
     LatentProblem,
     Memory,
-    Monitor,
     Step,
 )
 
@@ -50,6 +50,20 @@ class Progress:
     memory: Memory
     previous: Array  # theta before the last update
     converged: bool = False  # according to every update of the epoch
+
+
+class Monitor:
+    """Notified of each update and each epoch. This base class does nothing."""
+
+    def begin(self) -> None:
+        """Called before an epoch."""
+
+    def inferred(self, point: Any, inferred: Inferred) -> None:
+        """Called before each step with the result of inference."""
+
+    def end(self, point: Any, record: dict[str, float]) -> bool:
+        """Called after an epoch with its last record; True stops the run."""
+        return False
 
 
 def whole_batch() -> Iterable[Batch]:

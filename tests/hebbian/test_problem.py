@@ -22,8 +22,8 @@ from sklearn_mm._hebbian.to_the_end import certified_bounds, free_outputs
 from sklearn_mm._solver.gradient_steps import GradientDescent
 from sklearn_mm._solver.history import History
 from sklearn_mm._solver.inference import DoublingRestart
-from sklearn_mm._solver.loop import minimize
-from sklearn_mm._solver.roles import ALL_ROWS, Memory, Monitor
+from sklearn_mm._solver.loop import Monitor, minimize
+from sklearn_mm._solver.roles import ALL_ROWS, Memory
 from sklearn_mm.criteria import RelaxedGeneralized, SufficientDescent
 
 GAMMAS = (1.0, 0.3, 0.03)

@@ -2,9 +2,10 @@ r"""The choice of the plane and of the noise scale that a robust fit starts from
 
 **The principle.** All rows are considered one population around the least-squares plane
 until a likelihood ratio shows that a part of them, within its noise, is a population of
-its own. The part with the most evidence then takes its place, and so on. A plane that
-does not share its rows with a larger population never replaces it, no matter how dense
-its own rows are.
+its own. The part with the most evidence then takes its place, and so on; if there is
+comparable evidence for two parts that exclude each other, the larger one does. A plane
+that does not share its rows with a larger population never replaces it, no matter how
+dense its own rows are.
 
 Candidates are therefore only proposals, and a dense minority (a code for missing
 values, a cluster, a frequent rating) cannot win because it is dense. The proposals are
@@ -75,6 +76,9 @@ _NATS, _PRIOR, _NATS_PER_ROW = 0.6, 0.213, 0.03
 _MINORITY = 4.0
 # Part of the smaller population that must lie within the noise of the larger one.
 _OVERLAP = 0.5
+# Smallest evidence of a rival relative to that of another population of different rows
+# for which the number of rows decides between the two.
+_COMPARABLE = 0.65
 # A smaller population may be a little wider than the larger one.
 _WIDER = 1.5
 # Share above which a single population ends the search, and share below which the
@@ -340,9 +344,30 @@ def _descend(rows: WhitenedRows, found: Populations) -> Populations:
         best = int(np.argmax(surplus))
         if not surplus[best] > 0.0:
             break
+        proven = (surplus > 0.0) & (nats >= _COMPARABLE * nats[best])
+        best = _largest_rival(rows, smaller, proven, best)
         current = found[order[[best]]]
         order = order[best + 1 :]  # smaller ones than this
     return current
+
+
+def _largest_rival(
+    rows: WhitenedRows, found: Populations, proven: Array, best: int
+) -> int:
+    """Of populations that exclude each other, the one with the most rows.
+
+    If there is comparable evidence for two of them, it does not matter which one
+    differs more from the population of all rows. A row belongs to the one with the
+    higher density.
+    """
+    w, inside = rows.weight, found.distance <= Window.of(rows.n_outputs).square
+    mass, common = inside @ w, (inside & inside[best]) @ w
+    rival = proven & (common < _OVERLAP * np.minimum(mass, mass[best]))
+    density = -np.log(found.scale).sum(axis=1)[:, None] - 0.5 * found.distance
+    own = (inside & (density > density[best])) @ w
+    others = (inside[best] & (density[best] > density)) @ w
+    lead = np.where(rival, own - others, 0.0)
+    return int(np.argmax(lead)) if lead.max() > 0.0 else best
 
 
 def _least_objective(
