@@ -46,6 +46,16 @@ def batches_of_block(
         yield order[rows]
 
 
+def batches_of_epoch(
+    blocks: list[slice], batch_size: int, random_state: np.random.RandomState | None
+) -> Iterator[Indices]:
+    """Mini-batches of all rows, from one block after another."""
+    for i in shuffled(len(blocks), random_state):
+        n_rows = blocks[i].stop - blocks[i].start
+        for rows in batches_of_block(n_rows, batch_size, random_state):
+            yield blocks[i].start + rows
+
+
 class _Watch(Monitor):
     """Remembers the last theta whose bound has not blown up."""
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import copy
+import functools
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from sklearn_mm._hebbian.blocks import EpochOnBlocks, batches_of_block, shuffled
+from sklearn_mm._hebbian.blocks import EpochOnBlocks, batches_of_epoch
 from sklearn_mm._hebbian.inference import FullBatches, MiniBatches
 from sklearn_mm._hebbian.problem import upper_after
 from sklearn_mm._rows.sources import DaskRows
@@ -189,14 +190,7 @@ class Trainer:
         # batch from all blocks would have to read all of them.
         blocks = getattr(problem.X, "batch_blocks", [slice(0, n_samples)])
         source = random_state if self.estimator.shuffle else None
-
-        def batches():
-            for i in shuffled(len(blocks), source):
-                start, n_rows = blocks[i].start, blocks[i].stop - blocks[i].start
-                for rows in batches_of_block(n_rows, size, source):
-                    yield start + rows
-
-        return batches
+        return functools.partial(batches_of_epoch, blocks, size, source)
 
     def upper_bound(self, problem, point, rows):
         """Upper bound at any point, of all rows or some."""

@@ -224,8 +224,9 @@ class ColumnMoments:
         moments = SumOver(_moments, (sample_weight,), (total, centre))
         (first, second), *others = rows.sums([moments, *also])
         sums = (total, centre, first, second)
-        units = (median, deviation)
-        return cls(*sums, *units, fit_intercept, fit_intercept, others)
+        return cls(
+            *sums, median, deviation, fit_intercept, centred=fit_intercept, also=others
+        )
 
     @property
     def finite(self) -> bool:
