@@ -36,7 +36,8 @@ def whitened(X, Y, weight=None, alpha=0.0):
 def planes(rows):
     """Fitted values of all candidates that need no luck, in the units of y."""
     own = rows.solve(np.ones((1, rows.n_rows)))
-    found = [own, central_in_y(rows), central_in_x(rows), graduated(rows, own)[0]]
+    central = rows.solve(central_in_x(rows))
+    found = [own, central_in_y(rows), central, graduated(rows, own)[0]]
     return rows.fitted(np.concatenate(found))[:, 0] * rows.unit
 
 
@@ -77,9 +78,27 @@ def test_central_halves_avoid_leverage_points(rng):
     X[:120] += 10.0 / np.sqrt(20)
     Y[:120] += 30.0
     rows = whitened(X, Y)
-    error = np.square(rows.fitted(central_in_x(rows))[:, 0, 120:] * rows.unit)
+    central = rows.solve(central_in_x(rows))
+    error = np.square(rows.fitted(central)[:, 0, 120:] * rows.unit)
     # Least squares on 311 clean rows with 21 parameters errs by 0.07.
     assert error.mean(axis=1).min() < 0.2
+
+
+def test_a_large_cluster_is_central_in_x(rng):
+    # Its columns vary less. The rows that remain are clean, but for a few of it.
+    X, Y = rng.normal(size=(500, 10)), rng.normal(size=(500, 1))
+    X[:225] = 10.0 / np.sqrt(10) + 0.5 * rng.normal(size=(225, 10))
+    Y[:225] += 30.0
+    rows = whitened(X, Y)
+    central = central_in_x(rows)
+    assert np.all(central[:, :225].mean(axis=1) > 0.8)
+
+    def least_error(theta):
+        error = np.square(rows.fitted(theta)[:, 0, 225:] * rows.unit)
+        return error.mean(axis=1).min()
+
+    rest = the_rest(rows, central == 0.0)
+    assert least_error(rest) < 0.6 * least_error(rows.solve(central))
 
 
 def test_subsets_hold_a_clean_one(rng):
@@ -100,7 +119,7 @@ def test_the_rest_is_the_other_regime(rng):
     Y = np.where(np.arange(100) < 60, x[:, 0], 20.0 - 3.0 * x[:, 0])[:, None]
     rows = whitened(x, Y + 0.1 * rng.normal(size=(100, 1)))
     distance = np.square((Y[:, 0] - x[:, 0]) / 0.1)[None]
-    fitted = rows.fitted(the_rest(rows, distance, 16.0))[0, 0] * rows.unit
+    fitted = rows.fitted(the_rest(rows, distance > 16.0))[0, 0] * rows.unit
     assert_allclose(fitted, 20.0 - 3.0 * x[:, 0], atol=0.2)
 
 

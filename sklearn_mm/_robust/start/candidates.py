@@ -79,14 +79,14 @@ def central_in_y(rows: WhitenedRows) -> Array:
 
 
 def central_in_x(rows: WhitenedRows) -> Array:
-    """Least squares on halves of the rows that are central in X.
+    """Masks of halves of the rows that are central in X.
 
     There are two or three initial distances, and for each of them also the half after
     concentration steps of the covariance.
     """
     U = rows.Z[:, :-1] if rows.has_intercept else rows.Z
     if not U.shape[1]:
-        return np.empty((0, rows.n_parameters, rows.n_outputs))
+        return np.empty((0, rows.n_rows))
     w = rows.weight
     D = _standardized(_along_signs(U - _spatial_median(U, w), w), w)
     signs = D / np.maximum(np.linalg.norm(D, axis=1), 1e-12)[:, None]
@@ -104,7 +104,7 @@ def central_in_x(rows: WhitenedRows) -> Array:
         distance = np.array([_mahalanobis(D, m * w) for m in mask])
         mask = half_masks(rows, distance, rows.majority)
     masks.append(mask)
-    return rows.solve(np.concatenate(masks))
+    return np.concatenate(masks)
 
 
 def predictable(rows: WhitenedRows) -> tuple[Array, Array, float]:
@@ -211,9 +211,8 @@ def graduated(rows: WhitenedRows, theta: Array) -> tuple[Array, Array]:
     return np.concatenate(planes), np.concatenate(scales)
 
 
-def the_rest(rows: WhitenedRows, distance: Array, square: float) -> Array:
-    """Least squares on the rows outside the window of each population."""
-    rest = distance > square
+def the_rest(rows: WhitenedRows, rest: Array) -> Array:
+    """Least squares on the rows that remain without some others, if they are enough."""
     enough = rest @ rows.weight > rows.effective + 1.0
     return rows.solve(rest[enough].astype(float))
 

@@ -15,7 +15,8 @@ values, a cluster, a frequent rating) cannot win because it is dense. The propos
 2. least squares on the rows that are central in X (bad leverage points, for any number
    of parameters), on those that are central in y, and the median of y as a constant;
 3. planes through random subsets of rows, if one of them is likely to be clean;
-4. least squares on the rows that remain without a population (a second regime);
+4. least squares on the rows that remain without a population (a second regime), or
+   without the central ones (a cluster of almost half of the rows);
 5. for several outputs, the planes that are chosen for each output separately, because a
    row may be bad in a single output.
 
@@ -246,11 +247,12 @@ def _populations(
     random_state: np.random.RandomState,
 ) -> Populations:
     """Populations that all kinds of proposals lead to."""
-    planes = [own]
+    planes, central = [own], np.empty((0, rows.n_rows))
     if not given:
         planes.append(central_in_y(rows))
         if not isinstance(rows, WideRows):
-            planes.append(central_in_x(rows))
+            central = central_in_x(rows)
+            planes.append(rows.solve(central))
     theta, widths = graduated(rows, own)
     direct = np.concatenate(planes)
     # Iterations that start with larger scales lead to the largest population there.
@@ -263,12 +265,13 @@ def _populations(
     if not isinstance(rows, WideRows) and n_subsets(rows):
         more = settle(*subset_planes(rows, random_state))
         found = _merge(rows, found.joined(more))
+    # A large cluster of leverage points can be what is central in X.
     part = np.flatnonzero(found.share < _PARTIAL)[:_PEELED]
-    if len(part):
-        rest = the_rest(rows, found.distance[part], Window.of(rows.n_outputs).square)
-        if len(rest):
-            more = settle(rest, middle_scale(rows, rest))
-            found = _merge(rows, found.joined(more))
+    outside = found.distance[part] > Window.of(rows.n_outputs).square
+    rest = the_rest(rows, np.concatenate([outside, central == 0.0]))
+    if len(rest):
+        more = settle(rest, middle_scale(rows, rest))
+        found = _merge(rows, found.joined(more))
     return found
 
 
