@@ -136,7 +136,9 @@ class HalfQuadraticRobustRegressor(
         all confidence weights equal to one, the setting of the paper. An array holds
         the coefficients and has shape (n_features,) or (n_outputs, n_features), or one
         more column for the intercept. A scikit-learn regressor is cloned and fitted,
-        and the linear model closest to its predictions is the starting point.
+        and the linear model closest to its predictions is the starting point. If a
+        given start is far from most rows, the fit begins with wide kernels, so that it
+        does not depend much on it.
 
     eta : float, default=0.5
         Fraction used by "regemm", in (0, 1).
@@ -253,7 +255,8 @@ class HalfQuadraticRobustRegressor(
     The search for a starting point prefers the largest population. All rows are
     considered to be one population around the least-squares fit, unless a likelihood
     ratio indicates that some of them are a population of their own, with less noise
-    around a plane of their own. Frequent values of y (ratings, codes for missing
+    around a plane of their own. If there is comparable evidence for two of them, the
+    larger one is fitted. Frequent values of y (ratings, codes for missing
     values) or rows that are close together therefore do not dominate because of their
     density, and an exact fit requires a majority. The scale is never smaller than half
     the step to which y is rounded.
