@@ -43,6 +43,7 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import numpy as np
+from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
 from sklearn_mm import ContrastiveHebbianClassifier, HalfQuadraticRobustRegressor
@@ -276,6 +277,7 @@ KEEP_MEMORY = {
     "distributed.nanny.pre-spawn-environ": {
         "MALLOC_TRIM_THRESHOLD_": str(2**30),
         "MALLOC_MMAP_THRESHOLD_": str(2**25),  # the largest that is allowed
+        "MALLOC_ARENA_MAX": "1",  # those of threads are handed back all the same
         **{name: "1" for name in THREADS},
     }
 }
@@ -340,6 +342,16 @@ class Traffic:
         return sum(sent.values())
 
 
+def traffic_per_iteration(model, client, X, y, few=2, more=4):
+    """Bytes of data and of messages: those of a longer fit, less a shorter one's."""
+    counts = []
+    for max_iter in (few, few + more):
+        with Traffic(client) as traffic:
+            timed_fit(clone(model).set_params(max_iter=max_iter, tol=0.0), X, y)
+        counts.append([traffic.data, traffic.messages])
+    return np.diff(counts, axis=0)[0] / more
+
+
 def blocks_of(make, n_rows, n_blocks, shape=(), dtype=np.float64):
     """A Dask array of blocks ``make(number, start, stop)``, kept by the workers."""
     import dask.array as da
@@ -381,6 +393,7 @@ def show_cluster(title, X, y, make_blocks, n_blocks, repeats):
                 model.set_params(n_jobs=1 if name == "one thread" else 2)
                 times.append(timed_fit(model, X, y))
         same = np.array_equal(model.coef_, coef)
+        per_iteration = traffic_per_iteration(model, client, X_blocks, y_blocks)
     one, two, workers = (min(times) for times in seconds.values())
     print(f"{title} in {n_blocks} blocks, best (and median) of {repeats} fits in turn:")
     for name, times in seconds.items():
@@ -394,6 +407,11 @@ def show_cluster(title, X, y, make_blocks, n_blocks, repeats):
         f"sent by workers, {traffic.messages / 1e3:.0f} kB of messages from scheduler "
         f"and caller; the caller's memory grew by {memory.peak / MB:.0f} MB"
     )
+    data, messages = per_iteration
+    print(
+        f"  of these per iteration: {data / 1e3:.1f} kB of data, {messages / 1e3:.1f} "
+        "kB of messages"
+    )
 
 
 def has_dask():
@@ -405,7 +423,7 @@ def has_dask():
     return True
 
 
-def show_dask(n_rows, n_features=20, n_blocks=8, repeats=5):
+def show_dask(n_rows, n_features=20, n_blocks=4, repeats=5):
     if not has_dask():
         return
     import dask

@@ -2,13 +2,19 @@
 How many blocks can a scheduler serve?
 ======================================
 
-One pass over the rows of a Dask array is a task for each block and a tree of sums. The
-scheduler is one process: it hears of every task twice, when it is sent to a worker and
-when it is done. This script measures what a task costs it, on empty blocks and a local
-cluster, and simulates a pass over many blocks on many workers with these times.
+One pass over the rows of a Dask array is a task for each block, and one for the sum of
+32 of them. The scheduler is one process: it hears of every task twice, when it is sent
+to a worker and when it is done. This script measures what a task costs it, on empty
+blocks and a local cluster, and simulates a robust fit on many blocks and many workers
+with these times.
 
-    python examples/scheduler_load.py [--blocks 100000] [--workers 3200]
-        [--task-seconds 1.0] [--measured-blocks 2000]
+    python examples/scheduler_load.py [--rows 1e11] [--workers 3200]
+        [--microseconds 1.1] [--trips 25] [--tasks 38] [--measured-blocks 2000]
+
+``--microseconds`` is the time of a whole fit per row on one core, ``--trips`` and
+``--tasks`` are the round trips of a fit, and its tasks per block. (Trips that compute a
+column as well take two tasks per block.) ``examples/scale_out.py`` measures the first,
+and the tests of ``tests/rows`` count the others.
 """
 
 import argparse
@@ -18,7 +24,7 @@ from collections import deque
 
 import numpy as np
 
-FAN_IN = 32  # partial sums that one task adds up
+FAN_IN = 32  # partial sums that one task, or the caller, adds up
 
 
 def nothing(X):
@@ -58,11 +64,11 @@ def simulate(n_blocks, n_workers, task_seconds, scheduler_seconds):
     """Seconds of a pass: workers side by side, the scheduler one message at a time.
 
     A message is the start or the end of a task; the sum of FAN_IN tasks starts when
-    these have ended, and takes no time itself.
+    these have ended, and takes no time itself. The last ones are left to the caller.
     """
     message = 0.5 * scheduler_seconds
     waiting = deque([task_seconds] * n_blocks)  # durations
-    idle, running, clock, open_sums, ended = n_workers, [], 0.0, 0, 0
+    idle, running, clock, open_sums = n_workers, [], 0.0, 0
     while waiting or running:
         if waiting and idle:
             clock += message
@@ -70,9 +76,8 @@ def simulate(n_blocks, n_workers, task_seconds, scheduler_seconds):
             idle -= 1
             continue
         clock = max(clock, heapq.heappop(running)) + message
-        idle, ended = idle + 1, ended + 1
-        open_sums += 1
-        if open_sums == FAN_IN or (open_sums > 1 and not (waiting or running)):
+        idle, open_sums = idle + 1, open_sums + 1
+        if open_sums == FAN_IN and (waiting or running):
             waiting.appendleft(0.0)  # it is a partial sum in its turn
             open_sums = 0
     return clock
@@ -80,9 +85,11 @@ def simulate(n_blocks, n_workers, task_seconds, scheduler_seconds):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[1])
-    parser.add_argument("--blocks", type=int, default=100_000)
+    parser.add_argument("--rows", type=float, default=1e11)
     parser.add_argument("--workers", type=int, default=3_200)
-    parser.add_argument("--task-seconds", type=float, default=1.0)
+    parser.add_argument("--microseconds", type=float, default=1.1)
+    parser.add_argument("--trips", type=int, default=25)
+    parser.add_argument("--tasks", type=float, default=38)
     parser.add_argument("--measured-blocks", type=int, default=2_000)
     args = parser.parse_args()
     graph, scheduler = measure(args.measured_blocks)
@@ -90,15 +97,20 @@ def main():
         f"measured with {args.measured_blocks} blocks: {1e6 * graph:.0f} us of the "
         f"caller and {1e6 * scheduler:.0f} us of scheduler and client per task"
     )
-    print(" blocks  seconds/block  ideal pass  simulated pass  of the workers' time")
-    total = args.blocks * args.task_seconds
-    for n_blocks in (args.blocks // 100, args.blocks // 10, args.blocks):
-        seconds = total / n_blocks
-        rounds = -(-n_blocks // args.workers)
-        cost = graph * n_blocks + simulate(n_blocks, args.workers, seconds, scheduler)
+    total = 1e-6 * args.microseconds * args.rows  # of one core
+    ideal = total / args.workers
+    print(f"{args.rows:.0e} rows on {args.workers} cores: arithmetic {ideal:.0f} s")
+    print(
+        "  blocks  rows/block  seconds/block/trip  trip, s  fit, s  workers' time used"
+    )
+    per_trip = args.tasks / args.trips  # tasks per block
+    for n_blocks in (args.workers, 10_000, 100_000):
+        seconds = total / n_blocks / args.trips
+        trip = per_trip * graph * n_blocks
+        trip += simulate(n_blocks, args.workers, seconds, per_trip * scheduler)
         print(
-            f"{n_blocks:7d} {seconds:14.2f} {rounds * seconds:11.1f} {cost:15.1f} "
-            f"{100 * total / args.workers / cost:18.0f} %"
+            f"{n_blocks:8d} {args.rows / n_blocks:11.1e} {seconds:19.3f} {trip:8.1f} "
+            f"{args.trips * trip:7.0f} {100 * ideal / (args.trips * trip):14.0f} %"
         )
 
 

@@ -9,8 +9,10 @@ import inspect
 import re
 import time
 import warnings
+from collections.abc import Callable
 from numbers import Integral
-from typing import Any
+from types import FrameType
+from typing import Any, Self, TypeVar, cast
 
 from sklearn.exceptions import ConvergenceWarning, InconsistentVersionWarning
 from sklearn.utils import Bunch
@@ -19,8 +21,7 @@ from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
 import sklearn_mm  # for the version, which is set after this module is imported
 from sklearn_mm._rows.sources import is_dask
 from sklearn_mm._rows.workers import kept_threads
-from sklearn_mm._solver.loop import Status
-from sklearn_mm._solver.roles import Monitor
+from sklearn_mm._solver.loop import Monitor, Status
 
 try:  # scikit-learn >= 1.9; the only version check for callbacks in the package
     from sklearn.callback import CallbackSupportMixin as CallbackSupportMixin
@@ -41,14 +42,14 @@ class DocumentedMixin:
     _doc_link_module = "sklearn_mm"
 
     @property
-    def _doc_link_template(self):
+    def _doc_link_template(self) -> str:
         return self.__dict__.get(_LINK) or _doc_link_template()
 
     @_doc_link_template.setter
-    def _doc_link_template(self, value):
+    def _doc_link_template(self, value: str) -> None:
         self.__dict__[_LINK] = value
 
-    def _html_repr(self):
+    def _html_repr(self) -> str:
         if self._doc_link_template:
             return super()._html_repr()  # type: ignore[misc]
         shown = copy.copy(self)
@@ -90,7 +91,7 @@ class PersistentMixin:
     on a cluster are omitted.
     """
 
-    def __getstate__(self):
+    def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = dict(super().__getstate__())  # type: ignore[call-overload]
         state[_VERSION_KEY] = sklearn_mm.__version__
         state = {name: value for name, value in state.items() if not is_dask(value)}
@@ -98,7 +99,7 @@ class PersistentMixin:
             state["history_"] = dict(state["history_"])
         return state
 
-    def __setstate__(self, state):
+    def __setstate__(self, state: dict[str, Any]) -> None:
         state = dict(state)
         written = state.pop(_VERSION_KEY, "unknown")
         if written != sklearn_mm.__version__:
@@ -117,6 +118,8 @@ class PersistentMixin:
 
 _VERSION_KEY = "_sklearn_mm_version"
 
+Fit = TypeVar("Fit", bound=Callable[..., Any])
+
 # Methods that an object must have to be accepted as a criterion.
 _CRITERION_METHODS = ["satisfied", "attainable", "excessive", "prescribe", "converged"]
 
@@ -128,12 +131,12 @@ N_JOBS = [
 ]
 
 
-def criterion_options(*names):
+def criterion_options(*names: str) -> list[Any]:
     """Constraints of a parameter `criterion` with these names."""
     return [StrOptions(set(names)), HasMethods(_CRITERION_METHODS)]
 
 
-def keep_state_on_error(fit):
+def keep_state_on_error(fit: Fit) -> Fit:
     """Decorate a fit method so that errors do not change the estimator.
 
     It has to be placed above `_fit_context`, so that callbacks are torn down first.
@@ -141,7 +144,7 @@ def keep_state_on_error(fit):
     """
 
     @functools.wraps(fit)
-    def wrapper(self, *args, **kwargs):
+    def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
         state = dict(self.__dict__)
         try:
             with kept_threads():
@@ -151,7 +154,7 @@ def keep_state_on_error(fit):
             self.__dict__.update(state)
             raise
 
-    return wrapper
+    return cast(Fit, wrapper)
 
 
 def warn_user(message: str) -> None:
@@ -162,12 +165,12 @@ def warn_user(message: str) -> None:
     warnings.warn(message, ConvergenceWarning, stacklevel=level)
 
 
-def _is_internal(frame):
+def _is_internal(frame: FrameType) -> bool:
     name = frame.f_globals.get("__name__", "")
     return name.split(".")[0] in ("sklearn_mm", "sklearn", "joblib", "contextlib")
 
 
-def warn_unless_converged(estimator, status):
+def warn_unless_converged(estimator: Any, status: Status) -> None:
     """Warn if a run was interrupted or reached the maximum number of iterations."""
     name = type(estimator).__name__
     if status is Status.INTERRUPTED:
@@ -202,14 +205,22 @@ class FitMonitor(Monitor):
     effort_name = "1/sigma"
 
     @classmethod
-    def of(cls, estimator, *args):
+    def of(cls, estimator: Any, *args: Any) -> Self | None:
         """A monitor, or None if there is nothing to report to."""
         heard = ("_skl_callbacks", "_parent_callback_ctx")  # of a meta-estimator
         if estimator.verbose or any(hasattr(estimator, name) for name in heard):
             return cls(estimator, *args)
         return None
 
-    def __init__(self, estimator, X, y, attributes, unit=1.0, max_iter=None):
+    def __init__(
+        self,
+        estimator: Any,
+        X: Any,
+        y: Any,
+        attributes: Callable[[Any], dict[str, Any]],
+        unit: float = 1.0,
+        max_iter: int | None = None,
+    ) -> None:
         self._estimator = estimator
         self._unit = unit
         self._data = {"X": X, "y": y}
@@ -217,20 +228,21 @@ class FitMonitor(Monitor):
         self._start = time.perf_counter()
         self._epoch = 0
         self._max_iter = estimator.max_iter if max_iter is None else max_iter
-        self._context = self._task = None
+        self._context: Any = None
+        self._task: Any = None
         if hasattr(estimator, "_init_callback_context"):
             self._context = estimator._init_callback_context(
                 max_subtasks=self._max_iter
             )
             self._context.call_on_fit_task_begin(estimator=estimator, **self._data)
 
-    def begin(self):
+    def begin(self) -> None:
         """Open a task for the epoch."""
         if self._context is not None:
             self._task = self._context.subcontext(task_name="epoch")
             self._task.call_on_fit_task_begin(estimator=self._estimator, **self._data)
 
-    def end(self, point, record):
+    def end(self, point: Any, record: dict[str, float]) -> bool:
         """Close the task; True if a callback requests to stop."""
         self._epoch += 1
         if self._estimator.verbose:
@@ -243,7 +255,7 @@ class FitMonitor(Monitor):
             **self._data,
         )
 
-    def finish(self, point):
+    def finish(self, point: Any) -> None:
         """Close the task of the whole fit."""
         if self._context is not None:
             self._context.call_on_fit_task_end(
@@ -252,7 +264,7 @@ class FitMonitor(Monitor):
                 **self._data,
             )
 
-    def _print(self, record):
+    def _print(self, record: dict[str, float]) -> None:
         elapsed = time.perf_counter() - self._start
         rest = elapsed / self._epoch * (self._max_iter - self._epoch)
         if self._epoch == 1:
@@ -269,7 +281,7 @@ class FitMonitor(Monitor):
         )
 
 
-def clock(seconds):
+def clock(seconds: float) -> str:
     """Format a duration: 12.34s, 4m05s, 2h13m."""
     if seconds < 60.0:
         return f"{seconds:.2f}s"

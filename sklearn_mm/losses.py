@@ -101,7 +101,9 @@ class SquaredError(Loss):
     def value(self, output: Array, target: Array) -> Array:
         """Loss of every row."""
         error = output - target
-        value: Array = 0.5 * np.einsum("ij,ij->i", error, error)
+        # A product sums over outputs faster than a reduction does.
+        half = np.full(error.shape[1], 0.5, error.dtype)
+        value: Array = np.square(error, out=error) @ half
         return value
 
     def descent(self, output: Array, target: Array, out: Array | None = None) -> Array:

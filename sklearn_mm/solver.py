@@ -258,7 +258,7 @@ def solve(
         last,
         problem.at(theta),
         history,
-        lambda: max_iter - len(history),
+        max_iter,
     )
     return Solution(
         result.point.theta,

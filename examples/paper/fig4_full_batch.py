@@ -69,10 +69,15 @@ def main(argv=None):
                 head = {"inference": inference, "step": step, "method": name}
                 row = {**head, **summary(model, X, y)}
                 add_row(rows, row, args.output / "fig4.csv")
-        draw(fits, args.output / f"fig4_{inference}.png", inference)
+        name = "digits of scikit-learn" if data is None else f"MNIST, {n_rows:,} digits"
+        draw(
+            fits,
+            args.output / f"fig4_{inference}.png",
+            f"{name}, {inference} inference",
+        )
 
 
-def draw(fits, path, inference):
+def draw(fits, path, title):
     figure, axes = plt.subplots(
         2 * len(fits),
         2,
@@ -92,7 +97,7 @@ def draw(fits, path, inference):
         block[1, 0].set_xlabel("epoch")
         for ax in block[:, 1]:
             ax.set_xscale("log")
-        block[0, 0].set_title(f"{inference} inference, step {step:g}", loc="left")
+        block[0, 0].set_title(f"{title}, step {step:g}", loc="left")
     save(figure, path)
 
 

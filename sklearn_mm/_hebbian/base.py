@@ -17,11 +17,11 @@ from sklearn_mm._estimator import (
     DocumentedMixin,
     PersistentMixin,
     keep_state_on_error,
-    warn_unless_converged,
     warn_user,
 )
 from sklearn_mm._hebbian.energy import BOXES, Energy, unpack
 from sklearn_mm._hebbian.inputs import Units, units_of
+from sklearn_mm._hebbian.outcome import warn_about_training
 from sklearn_mm._hebbian.problem import DEFAULT_CHUNK, ContrastiveProblem
 from sklearn_mm._hebbian.safeguard import Safeguard, Weights
 from sklearn_mm._hebbian.settings import (
@@ -38,7 +38,6 @@ from sklearn_mm._hebbian.training import Trainer, initial_theta
 from sklearn_mm._rows.sources import BlockReader, DaskRows, LazyRows, target_source
 from sklearn_mm._rows.validation import validate_rows
 from sklearn_mm._solver.history import History
-from sklearn_mm._solver.loop import Status
 from sklearn_mm.baselines import Alternating
 from sklearn_mm.losses import Huber, get_loss
 
@@ -245,14 +244,14 @@ class BaseContrastiveHebbian(
             "certified": self.solver == "gd",
             "double": compares and not isinstance(criterion, Alternating),
         }
-        validate = None
+        validate, given = None, (X, Y, weight)
         if self.early_stopping:
             X, Y, weight, validate = self._hold_out(
                 X, Y, weight, sizes, options, random_state
             )
         if lazy:
             Y = replace(Y, array=target_source(X, Y.array, batch_size is not None))
-        if lazy and batch_size is not None:
+        if lazy and batch_size is not None and not isinstance(X, DaskRows):
             X = BlockReader(X)
         # The number of rows is not known for a stream. In full batches, weights stand
         # for copies of rows, and copies do not count as more rows.
@@ -294,7 +293,7 @@ class BaseContrastiveHebbian(
         monitor.finish(weights)
         self._record(weights, sizes, dtype, monitor, result, fresh, incremental)
         self._memory = trainer.memory() if incremental else None
-        self._warn(result, monitor, rate, problem.alpha, incremental)
+        self._warn(given, result, monitor, rate, problem.alpha, incremental)
         return self
 
     def _find_units(self, X, weight):
@@ -330,26 +329,14 @@ class BaseContrastiveHebbian(
             history["passes"] = history["effort"]
         self.history_ = history
 
-    def _warn(self, result, monitor, rate, alpha, incremental):
-        name = type(self).__name__
-        if monitor.diverged:
-            warn_user(
-                f"{name} diverged within {result.n_iter} epochs. The last good weights "
-                "are kept. Scale X, decrease learning_rate_init (currently "
-                f"{rate:g}), increase alpha (currently {alpha:g}), "
-                "or, with criterion='fixed', increase n_passes."
-            )
-        elif monitor.n_capped:
-            warn_user(
-                f"{name}: in {monitor.n_capped} updates of the last epoch, the "
-                f"criterion was not satisfied within max_passes={self.max_passes} "
-                "passes, and only part of the step was made. Increase max_passes or "
-                "alpha, or decrease feedback."
-            )
-        elif result.status is Status.INTERRUPTED or not (
-            monitor.exhausted or incremental
-        ):
-            warn_unless_converged(self, result.status)
+    def _warn(self, data, result, monitor, rate, alpha, incremental):
+        """Warn about a poor fit to the data, an (X, Y, weight)."""
+        warned = warn_about_training(self, result, monitor, rate, alpha, incremental)
+        if not (warned or incremental or isinstance(data[0], LazyRows)):
+            self._warn_if_useless(data, rate, alpha)
+
+    def _warn_if_useless(self, data, rate, alpha):
+        """Warn if a constant prediction is better; for a regressor, none is known."""
 
     def _problem(self, X, Y, weight, sizes=None, **options):
         if sizes is None:
@@ -438,7 +425,10 @@ class BaseContrastiveHebbian(
 
     def _outputs(self, X):
         """Outputs of the network in the units in which it is trained."""
-        X = self._validate_X(X)
+        return self._outputs_of(self._validate_X(X))
+
+    def _outputs_of(self, X):
+        """The same for rows that have been validated."""
         return np.concatenate([output for output, _ in self._infer(X)], dtype=X.dtype)
 
     def _infer(self, X):

@@ -21,6 +21,7 @@ from sklearn.utils.multiclass import (
 from sklearn_mm._estimator import keep_state_on_error
 from sklearn_mm._hebbian.base import BaseContrastiveHebbian
 from sklearn_mm._hebbian.documentation import ATTRIBUTES, NOTES, PARAMETERS
+from sklearn_mm._hebbian.outcome import compared_rows, warn_below_majority
 from sklearn_mm._hebbian.settings import supports_partial_fit
 from sklearn_mm._rows.sources import MappedRows, in_memory, is_dask
 from sklearn_mm._rows.statistics import labels_in_blocks, unit_weights
@@ -313,6 +314,15 @@ class ContrastiveHebbianClassifier(ClassifierMixin, BaseContrastiveHebbian):
 
     def _stratify(self, Y):
         return Y.argmax(axis=1)
+
+    def _warn_if_useless(self, data, rate, alpha):
+        X, Y, weight = data
+        rows = compared_rows(X.shape[0])
+        labels, predicted = Y[rows].argmax(axis=1), self._outputs_of(X[rows])
+        complete = len(rows) == X.shape[0]
+        warn_below_majority(
+            self, predicted.argmax(axis=1), labels, weight[rows], rate, alpha, complete
+        )
 
 
 def project_to_simplex(outputs):

@@ -1,14 +1,14 @@
 """Inference unit by unit, as in the paper's experiments.
 
-A pass goes over the layers (upwards in the free phase, where only lower layers are
-pulled at; downwards in the clamped one, since what is new to it comes from the output)
-and minimises the energy over one unit after the other, for all rows at once. Units are
-taken in blocks: within a block units hear of each other one by one, and the rest of the
-layer hears of the block in one matrix product. The iterates are those of the plain
+A pass minimises the energy over one unit after the other, for all rows at once. It goes
+through the layers upwards in the free phase, which is determined by the input, and
+downwards in the clamped phase, where the output is new. Units are processed in blocks:
+within a block, each unit uses the new values of the previous ones, and the rest of the
+layer is updated by one matrix product per block. The iterates are those of the plain
 method, several times faster.
 
-A loss that is not quadratic is replaced by the quadratic of its largest curvature that
-touches it at the present output.
+A loss that is not quadratic is replaced by the quadratic function of its largest
+curvature that touches it at the current output.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ import numpy as np
 
 from sklearn_mm._hebbian.energy import Array, Box, Layers, Network
 
-_BLOCK = 64  # the activations of a block stay in the cache
+_BLOCK = 64  # units whose activations stay in the cache
 
 
 class CoordinatePhases:
-    """Both phases of some rows; rows are columns here, so that units are contiguous."""
+    """Both phases of some rows, transposed, so that each unit is contiguous."""
 
     def __init__(self, network: Network, drive: Array, Y: Array) -> None:
         self.free: Layers = [None]
@@ -37,7 +37,7 @@ class CoordinatePhases:
     def run(
         self, network: Network, gram: Layers, drive: Array, Y: Array, passes: int
     ) -> None:
-        """So many passes more of each phase; the clamped one starts from the free."""
+        """Make more passes of each phase; the clamped one starts from the free one."""
         H = network.energy.n_hidden
         drive, Y = drive.T, Y.T
         for _ in range(passes):
@@ -50,7 +50,7 @@ class CoordinatePhases:
                 _minimise_layer(network, gram, self.clamped, k, drive, Y)
 
     def activations(self, network: Network) -> tuple[Layers, Layers]:
-        """Of the free and the clamped phase."""
+        """Activations of the free and the clamped phase."""
         assert self.clamped is not None
         return (
             [None, *(np.ascontiguousarray(z.T) for z in self.free[1:])],
@@ -62,9 +62,9 @@ class CoordinatePhases:
 class LayerCurvature:
     """Hessian of the clamped energy in a layer, in units of its own diagonal.
 
-    Rows are divided by the diagonal, and so is the gradient: the step of a unit is the
-    gradient itself then. `rows` are minus the entries before the diagonal and a one in
-    its place, row by row and block by block.
+    Rows and gradient are divided by the diagonal, so that the step of a unit is its
+    gradient. `rows` contains, for each block and row, minus the entries before the
+    diagonal, followed by a one.
     """
 
     diagonal: Array
@@ -73,7 +73,7 @@ class LayerCurvature:
 
     @classmethod
     def of(cls, matrix: Array) -> LayerCurvature:
-        """From the Hessian."""
+        """Make it from the Hessian."""
         diagonal = matrix.diagonal().copy()[:, None]
         below = np.tril(matrix / diagonal, -1)
         signed = np.eye(len(matrix), dtype=matrix.dtype) - below
@@ -90,7 +90,7 @@ def _blocks(n_units: int) -> list[tuple[int, int]]:
 
 
 def unit_curvatures(network: Network) -> Layers:
-    """Curvature of every layer."""
+    """Curvatures of all layers."""
     energy = network.energy
     result: Layers = [None]
     for k in energy.hidden:
@@ -110,7 +110,7 @@ def _minimise_layer(
     drive: Array,
     Y: Array | None,
 ) -> None:
-    """Exact minimisation over one unit of layer k after the other."""
+    """Minimise exactly over one unit of layer k after the other."""
     energy = network.energy
     H, box, coefs, b = energy.n_hidden, energy.box, network.coefs, network.intercepts
     own = drive if k == 1 else coefs[k - 1].T @ z[k - 1] + b[k - 1][:, None]

@@ -1,23 +1,23 @@
 r"""Both phases of a batch by forward and backward passes, the second as a difference.
 
-With a small feedback both phases are a forward and a backward pass away from done, and
-nearly equal. So the clamped one is stored as a difference from the free one; what the
-large weights of the first layers multiply are then small numbers with all their
-digits, and never differences of large ones. (Notation: `energy`.)
+If the feedback is weak, a forward and a backward pass almost solve either phase, and
+the two are nearly equal. Therefore, the clamped phase is stored as its difference from
+the free one. The large weights of the first layers then multiply small numbers that are
+accurate to all digits, and never differences of large ones. (Notation: `energy`.)
 
 **Free phase**, with pulls p_k of the next layers (p_H = 0):
 
     forward    t_k = a_k + p_k,   z_k = clip(t_k),   s_k = z_k - t_k
     backward   mu_k = clip(q_k, l - a_k, u - a_k),   q_{k-1} = gamma mu_k W_{k-1}'
 
-and the next pass starts with p = q + omega (q - p), a damped step. The last backward
-pass takes mu_k = q_k + s_k instead: then c(z_k, s_k) = 0, the miss r_{k-1} - mu_k is
-p_k - q_k, and the gap is exactly
+and the next pass starts from p = q + omega (q - p), a damped step. The last backward
+pass uses mu_k = q_k + s_k instead. Then c(z_k, s_k) = 0, the residual of the optimality
+conditions, r_{k-1} - mu_k, is p_k - q_k, and the gap is exactly
 
     gap' = sum_k w_{k-1}/2 ||p_k - q_k||^2.
 
-In other words, (z, s) is the exact free optimum of a network whose biases are
-b + (p - q), row by row.
+In other words, (z, s) is the exact free optimum of a nearby network, whose biases in
+each row are b + (p - q).
 
 **Clamped phase**, z^ = z + d, with pulls p + dp and q + dq:
 
@@ -28,17 +28,17 @@ b + (p - q), row by row.
     gap^ <= sum_k w_{k-1}/2 ||(p_k - q_k) + (dp_k - dq_k)||^2
     upper = loss(f^) + sum_k w_{k-1} (||dr_k + p_k - q_k||^2/2 + d_k' s_k)
 
-**Two gradients.** That of the upper bound at theta has eps_k = dr_k + p_k - q_k
-(`energy`); the theorems are about it. Without p - q, i.e. with eps_k = dr_k and
-h_k = d_k, it is the gradient of the upper bound of that nearby network, where the free
-phase is exact. After few passes this is a far better estimate of the gradient of J
-(with gamma = 0.05 by eight orders of magnitude, since w_0 multiplies what is left of
-the free gap), and the one that mini-batches are trained on.
+**Two gradients.** The gradient of the upper bound at theta has eps_k = dr_k + p_k - q_k
+(`energy`); the theorems refer to it. Without p - q, i.e. with eps_k = dr_k and
+h_k = d_k, it is the gradient of the upper bound of the nearby network, for which the
+free phase is exact. After few passes, this is a much better estimate of the gradient of
+J (with gamma = 0.05 by eight orders of magnitude, since w_0 multiplies the remaining
+free gap), and mini-batches are trained on it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -64,63 +64,71 @@ _DAMPED_PASSES, _LARGEST_DAMPING = 8, 0.4
 
 @dataclass
 class Experience:
-    """What batches teach about the next one: where to start, how far to go."""
+    """What is learnt from batches for the next one: the start and the damping."""
 
-    pulls: Layers  # mean of the pulls
+    pulls: Layers  # mean over the rows of the last batch
     omega: Array = field(
         default_factory=lambda: np.zeros((_DAMPED_PASSES, 1))
     )  # by pass and layer
-    kappa: float = 1.0  # e^ over e
+    kappa: float = 1.0  # ratio of e^ and e
 
     @classmethod
     def none(cls, energy: Energy) -> Experience:
-        """Of a cold start."""
+        """Before the first batch."""
         pulls = [None, *(np.zeros(energy.sizes[k]) for k in energy.hidden)]
         return cls(pulls, np.zeros((_DAMPED_PASSES, energy.n_hidden + 1)))
 
 
-class DifferencePhases:
-    """Latents of some rows in difference form, in memory that is filled again.
+class Block(list[Any]):
+    """Arrays of the hidden layers in a single block of memory.
 
-    After `free`, the free phase is done to a gap; after `clamped`, both are, and
-    `measure` and `gradient` may be asked. What a pass no longer needs makes room for
-    the next thing, so that a mini-batch stays in the processor's cache: after a phase
-    is closed, `t` holds -s, `p` holds p - q, and `dp` holds dp - dq.
+    Indexed by layer, from one. `flat` is the whole block, for operations that treat all
+    layers alike: for a mini-batch, a call of NumPy costs as much as its arithmetic.
+    """
+
+    def __init__(self, n_rows: int, sizes: Sequence[int], dtype: Any) -> None:
+        self.flat = np.zeros(n_rows * sum(sizes), dtype)
+        parts = np.split(self.flat, n_rows * np.cumsum(sizes)[:-1])
+        super().__init__([None, *(part.reshape(n_rows, -1) for part in parts)])
+
+
+class DifferencePhases:
+    """Latents of some rows in difference form, in memory that is reused.
+
+    After `free`, the free phase has been inferred up to a gap. After `clamped`, both
+    phases have, and `measure` and `gradient` can be called. What a pass no longer needs
+    is overwritten, so that a mini-batch stays in the cache of the processor: at the end
+    of a phase, `t` contains -s, `p` contains p - q, and `dp` contains dp - dq.
     """
 
     def __init__(self, energy: Energy, n_rows: int, dtype: Any) -> None:
         self.energy, self.n_rows, self.dtype = energy, n_rows, np.dtype(dtype)
         sizes, hidden, box = energy.sizes, energy.hidden, energy.box
 
-        def layers(n: int = n_rows) -> Layers:
-            return [None, *(np.zeros((n, sizes[k]), dtype) for k in hidden)]
+        def stacks() -> Layers:
+            return [None, *(np.zeros((2 * n_rows, sizes[k]), dtype) for k in hidden)]
 
-        def shared() -> Layers:
-            """One array at a time, whatever the layer."""
-            memory = np.zeros(n_rows * max(sizes[1:-1]), dtype)
-            return [
-                None,
-                *(memory[: n_rows * sizes[k]].reshape(n_rows, -1) for k in hidden),
-            ]
+        def block() -> Block:
+            return Block(n_rows, sizes[1:-1], dtype)
 
         self.drive = np.empty((n_rows, sizes[1]), dtype)
         # Stacked, since the gradient takes products of stacks: d above z^, mu above dr.
-        self._left, self._right = layers(2 * n_rows), layers(2 * n_rows)
+        self._left, self._right = stacks(), stacks()
         self.d = [None, *(stack[:n_rows] for stack in self._left[1:])]
         self.z_hat = [None, *(stack[n_rows:] for stack in self._left[1:])]
         self.mu = [None, *(stack[:n_rows] for stack in self._right[1:])]
         self.dr = [None, *(stack[n_rows:] for stack in self._right[1:])]
-        self.z, self.t, self.da = layers(), layers(), layers()
-        self.p, self.q, self.dp, self.dq = layers(), layers(), layers(), layers()
-        self._low = layers() if box.low > -np.inf else [None] * len(self.z)
-        self._high = layers() if box.high < np.inf else [None] * len(self.z)
-        self._zero, self._ones = shared(), np.ones(n_rows, dtype)
-        self._one, self._other = shared(), shared()  # scratch
+        self.z, self.t, self.da = block(), block(), block()
+        self.p, self.q, self.dp, self.dq = block(), block(), block(), block()
+        self._low = block() if box.low > -np.inf else None
+        self._high = block() if box.high < np.inf else None
+        self._zero, self._ones = block(), np.ones(n_rows, dtype)
+        self._bias, self._one, self._other = block(), block(), block()  # scratch
         shape = (n_rows, sizes[-1])
         self.output, self.output_hat, self.error, self.error_hat = (
             np.empty(shape, dtype) for _ in range(4)
         )
-        self._change: list[Layers] = []  # of the pulls, by pass, for lessons
+        self._changes: list[Block] = []  # of the pulls, by pass
 
     # Free phase
 
@@ -131,23 +139,28 @@ class DifferencePhases:
         experience: Experience | None = None,
         learn: bool = False,
     ) -> None:
-        """Start, and make so many passes; `drive` has been filled."""
-        for k in range(1, self.energy.n_hidden):
-            np.copyto(self.p[k], 0.0 if experience is None else experience.pulls[k])
+        """Start, and make a number of passes; `drive` must have been set."""
+        p, bias, H = self.p, self._bias, self.energy.n_hidden
+        for k in range(1, H):
+            np.copyto(p[k], 0.0 if experience is None else experience.pulls[k])
+            np.copyto(bias[k + 1], network.intercepts[k])
         self._forward(network)
         for j in range(passes):
             self._backward(network)
             if experience is not None and j < _DAMPED_PASSES:
                 self._damp(experience, j, learn)
-            self.p, self.q = self.q, self.p
+            else:
+                np.copyto(p.flat, self.q.flat)
             self._forward(network)
         self._close(network)
         if learn and experience is not None and 0 < passes <= _DAMPED_PASSES:
             self._learn(experience, passes - 1, self.p)
 
     def more_free(self, network: Network) -> None:
-        """One more pass, from the pulls that the last one implies."""
-        self.p, self.q = self.q, self.p
+        """Make one more pass, from the pulls implied by the last one."""
+        np.copyto(self.p.flat, self.q.flat)
+        for k in range(1, self.energy.n_hidden):
+            np.copyto(self._bias[k + 1], network.intercepts[k])
         self._forward(network)
         self._close(network)
 
@@ -160,21 +173,16 @@ class DifferencePhases:
 
     def _forward(self, network: Network) -> None:
         H, box = self.energy.n_hidden, self.energy.box
-        t, z, p, zero = self.t, self.z, self.p, self._zero
-        a = self.drive
-        for k in range(1, H + 1):
-            if k > 1:
-                a = _matmul(z[k - 1], network.coefs[k - 1], out=t[k])
-                _add(a, network.intercepts[k - 1], out=a)
-            if k < H:
-                a = _add(a, p[k], out=t[k])
-            elif H == 1:
-                np.copyto(t[1], a)
-                a = t[1]
-            box.clip(a, z[k], zero[k])
+        t, z, zero = self.t, self.z, self._zero
+        moved = self._one  # pulls and biases; the drive has its own
+        _add(self.p.flat, self._bias.flat, out=moved.flat)
+        box.clip(_add(self.drive, moved[1], out=t[1]), z[1], zero[1])
+        for k in range(2, H + 1):
+            a = _matmul(z[k - 1], network.coefs[k - 1], out=t[k])
+            box.clip(_add(a, moved[k], out=a), z[k], zero[k])
 
     def _backward(self, network: Network) -> None:
-        """Pulls q of the next pass, each layer's from the new ones above it."""
+        """Compute the pulls q, each layer's from the new ones of the next layer."""
         H, box = self.energy.n_hidden, self.energy.box
         t, p, q = self.t, self.p, self.q
         mu = _subtract(self.z[H], t[H], out=self._one[H])
@@ -191,31 +199,29 @@ class DifferencePhases:
                 np.copyto(mu, q[k])
                 floor = box.low + p[k] - t[k] if box.low > -np.inf else None
             ceiling = box.high + p[k] - t[k] if box.high < np.inf else None
-            between(mu, floor, ceiling)
+            between(mu, floor, ceiling, out=mu)
 
     def _damp(self, experience: Experience, j: int, learn: bool) -> None:
-        """q + omega (q - p) in place of q."""
-        H, p, q = self.energy.n_hidden, self.p, self.q
-        if learn:
-            if j:
-                misses = [None, *(p[k] - q[k] for k in range(1, H))]
-                self._learn(experience, j - 1, misses)
-            while len(self._change) <= j:
-                self._change.append([None, *(np.zeros_like(x) for x in p[1:])])
-        for k in range(1, H):
-            if learn:
-                _subtract(q[k], p[k], out=self._change[j][k])
-            omega = float(experience.omega[j, k])
-            _multiply(q[k], self.dtype.type(1.0 + omega), out=q[k])
-            add_multiple(q[k], -omega, p[k])
-
-    def _learn(self, experience: Experience, j: int, miss: Layers) -> None:
-        """Improve the damping of a pass, now that it is known what it left."""
+        """Move p to q + omega (q - p)."""
+        if j == len(self._changes):
+            sizes = self.energy.sizes[1:-1]
+            self._changes.append(Block(self.n_rows, sizes, self.dtype))
+        p, change = self.p, self._changes[j]
+        _subtract(self.q.flat, p.flat, out=change.flat)
+        if learn and j:
+            self._learn(experience, j - 1, change, -1.0)
         for k in range(1, self.energy.n_hidden):
-            change = self._change[j][k]
+            add_multiple(p[k], 1.0 + float(experience.omega[j, k]), change[k])
+
+    def _learn(
+        self, experience: Experience, j: int, left: Block, sign: float = 1.0
+    ) -> None:
+        """Improve the damping of a pass; `left` is `sign` times its final p - q."""
+        for k in range(1, self.energy.n_hidden):
+            change = self._changes[j][k]
             square = float(np.vdot(change, change))
             if square > 0.0:
-                share = float(np.vdot(miss[k], change)) / square
+                share = sign * float(np.vdot(left[k], change)) / square
                 if share == share:
                     limit, omega = _LARGEST_DAMPING, experience.omega[j, k]
                     experience.omega[j, k] = min(
@@ -223,34 +229,29 @@ class DifferencePhases:
                     )
 
     def _close(self, network: Network) -> None:
-        """Slacks of the forward pass, and the multipliers that they imply."""
-        H, box = self.energy.n_hidden, self.energy.box
-        t, z, p, q, mu = self.t, self.z, self.p, self.q, self.mu
-        for k in range(H, 0, -1):
-            minus_s = _subtract(t[k], z[k], out=t[k])
-            if self._low[k] is not None:
-                if box.low == 0.0:
-                    np.negative(z[k], out=self._low[k])
-                else:
-                    _subtract(self.dtype.type(box.low), z[k], out=self._low[k])
-            if self._high[k] is not None:
-                _subtract(self.dtype.type(box.high), z[k], out=self._high[k])
-            if k == H:
-                np.negative(minus_s, out=mu[H])
-            else:
-                _matmul(mu[k + 1], network.back[k], out=q[k])
-                _subtract(q[k], minus_s, out=mu[k])
-                _subtract(p[k], q[k], out=p[k])
+        """Compute slacks from the forward pass, and multipliers from the slacks."""
+        H, box, real = self.energy.n_hidden, self.energy.box, self.dtype.type
+        q, mu, minus_s, z = self.q, self.mu, self.t, self.z.flat
+        _subtract(self.t.flat, z, out=minus_s.flat)
+        if self._low is not None:
+            _subtract(real(box.low), z, out=self._low.flat)
+        if self._high is not None:
+            _subtract(real(box.high), z, out=self._high.flat)
+        np.negative(minus_s[H], out=mu[H])
+        for k in range(H - 1, 0, -1):
+            _matmul(mu[k + 1], network.back[k], out=q[k])
+            _subtract(q[k], minus_s[k], out=mu[k])
+        _subtract(self.p.flat, q.flat, out=self.p.flat)
 
     def remember_pulls(self, experience: Experience) -> None:
-        """Mean pulls, as a start for the next batch."""
+        """Store the mean pulls, from which the next batch starts."""
         for k in range(1, self.energy.n_hidden):
             pulls = self._ones @ self.q[k]
             pulls /= self.n_rows
             experience.pulls[k] = pulls
 
     def remember_error(self, experience: Experience) -> None:
-        """How much of the output's error is left in the clamped phase."""
+        """Store which share of the output error remains in the clamped phase."""
         square = float(np.vdot(self.error, self.error))
         if square > 0.0:
             kappa = float(np.vdot(self.error, self.error_hat)) / square
@@ -262,7 +263,7 @@ class DifferencePhases:
     def clamped(
         self, network: Network, Y: Array, passes: int, kappa: float = 1.0
     ) -> None:
-        """Make so many passes from the free phase, at least one."""
+        """Make a number of passes, at least one, from the free phase."""
         self._free_output(network)
         self.energy.loss.descent(self.output, Y, out=self.error)
         top = _multiply(self.error, self.dtype.type(kappa), out=self.error_hat)
@@ -271,16 +272,15 @@ class DifferencePhases:
             self.more_clamped(network, Y)
 
     def more_clamped(self, network: Network, Y: Array) -> None:
-        """One more pass."""
+        """Make one more pass."""
         self.dp, self.dq = self.dq, self.dp
         self._push_forward(network)
         self.energy.loss.descent(self.output_hat, Y, out=self.error_hat)
         self._pull_back(network, self.error_hat, first=False)
-        for k in self.energy.hidden:
-            _subtract(self.dp[k], self.dq[k], out=self.dp[k])
+        _subtract(self.dp.flat, self.dq.flat, out=self.dp.flat)
 
     def resume(self, network: Network, Y: Array, free: int, clamped: int) -> None:
-        """So many passes more, at parameters that may be others."""
+        """Make more passes, at parameters that may have changed."""
         for _ in range(free):
             self.more_free(network)
         self._free_output(network)
@@ -293,43 +293,54 @@ class DifferencePhases:
         _add(self.output, network.intercepts[H], out=self.output)
 
     def _pull_back(self, network: Network, above: Array, first: bool) -> None:
-        """Differences of pulls; in the first pass, da = 0."""
+        """Compute the differences of pulls; da = 0 in the first pass."""
         low, high, dq = self._low, self._high, self.dq
+        if not first and low is not None:
+            _subtract(low.flat, self.da.flat, out=self._one.flat)
+            low = self._one
+        if not first and high is not None:
+            _subtract(high.flat, self.da.flat, out=self._other.flat)
+            high = self._other
         for k in range(self.energy.n_hidden, 1, -1):
             _matmul(above, network.back[k], out=dq[k])
             dmu = _add(dq[k], self.t[k], out=self.z_hat[k])
-            floor, ceiling = low[k], high[k]
-            if not first and floor is not None:
-                floor = _subtract(floor, self.da[k], out=self._one[k])
-            if not first and ceiling is not None:
-                ceiling = _subtract(ceiling, self.da[k], out=self._other[k])
-            above = between(dmu, floor, ceiling)
+            above = between(dmu, low and low[k], high and high[k], out=dmu)
         _matmul(above, network.back[1], out=dq[1])
 
     def _push_forward(self, network: Network) -> None:
-        H, d, da, dr, dp = self.energy.n_hidden, self.d, self.da, self.dr, self.dp
-        minus_s, low, high = self.t, self._low, self._high
-        _add(dp[1], minus_s[1], out=d[1])
-        between(d[1], low[1], high[1])
+        d, da, dr, low, high = self.d, self.da, self.dr, self._low, self._high
+        pulled, H = self._one, self.energy.n_hidden
+        _add(self.dp.flat, self.t.flat, out=pulled.flat)
+        between(pulled[1], low and low[1], high and high[1], out=d[1])
         np.copyto(dr[1], d[1])
         for k in range(2, H + 1):
             a = _matmul(d[k - 1], network.coefs[k - 1], out=da[k])
-            change = _add(dp[k], minus_s[k], out=d[k])
-            _add(change, a, out=change)
-            between(change, low[k], high[k])
-            _subtract(change, a, out=dr[k])
+            change = _add(pulled[k], a, out=pulled[k])
+            between(change, low and low[k], high and high[k], out=d[k])
+            _subtract(d[k], a, out=dr[k])
         _matmul(d[H], network.coefs[H], out=self.output_hat)
         _add(self.output, self.output_hat, out=self.output_hat)
 
     # Bounds
 
     def measure(
-        self, inputs: Any, inner: Callable[[Array, Array], Any], loss: Any
+        self,
+        inputs: Any,
+        inner: Callable[[Array, Array], Any],
+        loss: Any,
+        share: float = 1.0,
     ) -> Measured:
-        """Bounds and gaps, row by row or summed, as `inner` makes its products.
+        """Bounds and gaps, row by row or of all rows, depending on `inner`.
 
-        `inputs` are the squared norms of the rows of x, and `loss` the values of the
-        loss, both treated as `inner` does.
+        Parameters
+        ----------
+        inputs, loss : float or ndarray
+            Squared norms of the rows of x, and values of the loss; summed over the rows
+            if `inner` sums over them.
+        inner : callable
+            Inner products of two arrays of activations.
+        share : float
+            Weight of each row.
         """
         H, w = self.energy.n_hidden, self.energy.weights
         upper, free_gap, clamped_gap, curvature = loss, 0.0, 0.0, 0.0
@@ -346,17 +357,22 @@ class DifferencePhases:
                 free_gap = free_gap + weight * half
             upper = upper + weight * term
             clamped_gap = clamped_gap + weight * gap
-            curvature = curvature + weight * weight * square * (1.0 + inputs)
+            curvature = curvature + weight * weight * square * (1.0 + share * inputs)
             if k < H:
                 inputs = inner(self.z[k], self.z[k])
-        # A sum of squares, but for rounding.
+        # A sum of squares, up to rounding.
         clamped_gap = np.maximum(clamped_gap, 0.0)
-        return Measured(upper + free_gap, free_gap, clamped_gap, curvature)
+        return Measured(
+            share * (upper + free_gap),
+            share * free_gap,
+            share * clamped_gap,
+            share * curvature,
+        )
 
     def gradient(self, network: Network, x: Any, share: Any, out: Parameters) -> None:
-        """Gradient of the nearby network's bound into matrices and biases.
+        """Compute the gradient of the upper bound of the nearby network.
 
-        `share` is the weight of rows, one number or one for each.
+        `share` is the weight of the rows: one number, or one for each row.
         """
         for k in self.energy.hidden:
             _add(self.z[k], self.d[k], out=self.z_hat[k])
@@ -364,7 +380,7 @@ class DifferencePhases:
         stacks.gradient(self.energy, x, share, out)
 
     def snapshot(self) -> Phases:
-        """The latents, as other solvers give them; miss included."""
+        """The latents in the form that all solvers share."""
         H, w = self.energy.n_hidden, self.energy.weights
         hidden = self.energy.hidden
         s = [None, *(-self.t[k] for k in hidden)]
@@ -396,7 +412,7 @@ class Measured:
     upper: Any
     free_gap: Any
     clamped_gap: Any
-    curvature: Any  # bound of the squared error that the clamped gap leaves in g
+    curvature: Any  # bounds the squared error of g caused by the clamped gap
 
     @property
     def gap(self) -> Any:

@@ -1,36 +1,36 @@
-r"""Layered convex energies: what they are, and the bounds that duality gives.
+r"""Layered convex energies, and their bounds from duality.
 
-A network of H hidden layers maps x = z_0 through W_0..W_H and b_0..b_H. Its hidden
-activations z_1..z_H, each in a box [l, u], are not computed by a rule but inferred, by
-minimising
+A network with H hidden layers has the input x = z_0, matrices W_0..W_H and biases
+b_0..b_H. Its hidden activations z_1..z_H, each in a box [l, u], are not computed from
+layer to layer, but inferred by minimising
 
     free      E'(z) = sum_{k=0..H-1} w_k/2 ||r_k||^2,    output left free
     clamped   E^(z) = E'(z) + loss(f; y),                f = z_H W_H + b_H
 
 over the activations, with residuals r_k = z_{k+1} - a_{k+1}, a_{k+1} = z_k W_k + b_k
 and weights w_k = gamma^(k-H). (Rows of arrays are samples, and matrices are stored as
-scikit-learn's ``coefs_``.) The feedback gamma in (0, 1] says how much a layer yields
-to the next one: gamma = 1 with the squared loss is the energy of the paper, gamma -> 0
-the feed-forward network whose activation clips to the box: ReLU for [0, inf). The
-training loss of a row is
+scikit-learn's ``coefs_``.) The feedback gamma in (0, 1] determines how much a layer is
+influenced by the next one: gamma = 1 with the squared loss is the energy of the paper.
+The limit gamma -> 0 is the feed-forward network whose activation function clips to the
+box, i.e. ReLU for [0, inf). The training loss of a row is
 
     J = min E^ - min E' >= 0.
 
-**Duality.** In units of the residuals (multiplier lambda_k = w_{k-1} mu_k) either dual
-is a function of slacks s_1..s_H of any sign, with
+**Duality.** In units of the residuals (with multipliers lambda_k = w_{k-1} mu_k), both
+dual problems are functions of slacks s_1..s_H of any sign, with
 
     mu_k = q_k + s_k,   q_k = gamma mu_{k+1} W_k'     (the pull of the next layer)
 
 and mu_{H+1} = 0 in the free phase, mu_{H+1} = e^ = -loss'(f^) in the clamped one.
-Slacks, not mu, are the latent variables: their feasible set does not move with the
-parameters, so that a bound stays one when these change, and its gradient is exact. For
-any z in the box and any s the duality gap is a sum of non-negative terms,
+The latent variables are the slacks, not mu: their feasible set does not depend on the
+parameters, so that a bound remains valid if the parameters change, and its gradient is
+exact. For any z in the box and any s, the duality gap is a sum of non-negative terms,
 
     gap = sum_k w_{k-1} (||r_{k-1} - mu_k||^2/2 + c(z_k, s_k)),
     c(z, s) = z's + max(-l s, -u s)      ("slackness"; z's for [0, inf), where s >= 0)
 
-to which the loss adds nothing: with the multiplier e^ the inequality of Fenchel and
-Young is an equality. Going from the last layer down, each term is least at
+to which the loss does not contribute: with the multiplier e^, the Fenchel-Young
+inequality is an equality. From the last layer down, each term is smallest at
 
     mu_k = clip(q_k, l - a_k, u - a_k).
 
@@ -40,21 +40,20 @@ free one, and eps_k = r^_{k-1} - mu_k,
     upper = loss(f^) + sum_k w_{k-1} (||eps_k||^2/2 + c(z^_k, s_k))
     lower = upper - gap' - gap^            (of the free and the clamped phase)
 
-holds at *any* parameters; nothing large and nearly equal is subtracted. With
-h_1 = eps_1, h_{k+1} = eps_{k+1} + h_k W_k (h_0 = 0) its gradient is
+are bounds at *any* parameters. No large and nearly equal numbers are subtracted. With
+h_1 = eps_1, h_{k+1} = eps_{k+1} + h_k W_k (h_0 = 0), the gradient of the upper bound is
 
     d upper / d W_k = -w_k (z^_k' eps_{k+1} + h_k' mu_{k+1}),
     d upper / d b_k = -w_k sum eps_{k+1},
 
-and -z^_H' e^, -sum e^ for the last layer. (Of the paper's dual energy, the bias terms
-are printed with the wrong sign.)
+and -z^_H' e^, -sum e^ for the last layer. (In the paper's dual energy, the bias terms
+have the wrong sign.)
 """
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
@@ -65,12 +64,12 @@ from scipy.linalg import get_blas_funcs
 from sklearn_mm.losses import LOSSES, Loss
 
 Array = NDArray[Any]
-Layers = list[Any]  # indexed by layer, 1..H; what is not used is None
+Layers = list[Any]  # indexed by layer, 1..H; unused entries are None
 
-# The largest weight of a residual. Squares of it, and of what it multiplies, are finite
-# in double precision; a smaller feedback is not told from none in any case.
+# The largest weight of a residual. Its square, and the squares of what it multiplies,
+# are finite in double precision. A smaller feedback is indistinguishable from none.
 _LARGEST_WEIGHT = 1e100
-# Up to this weight, numbers and their squares keep their digits in single precision.
+# Up to this weight, numbers and their squares are accurate in single precision.
 _SINGLE_LIMIT = 1e12
 
 
@@ -82,7 +81,7 @@ class Box:
     high: float
 
     def clip(self, x: Array, out: Array, zero: Array | None = None) -> Array:
-        """Activations; `zero` is an array of zeros, against which NumPy is faster."""
+        """Activations; `zero` is an array of zeros, with which NumPy is faster."""
         if self.low == 0.0 and zero is not None:
             np.maximum(x, zero, out=out)
         elif self.low > -np.inf:
@@ -94,7 +93,7 @@ class Box:
         return out
 
     def slackness(self, z: Array, s: Array) -> Array:
-        """c(z, s), entry by entry: non-negative in the box."""
+        """Entries of c(z, s), which are non-negative in the box."""
         below = np.maximum(s, 0)  # where low = -inf (high = inf), s <= 0 (s >= 0)
         above = s - below
         value = np.zeros_like(z)
@@ -104,8 +103,15 @@ class Box:
             value += (z - z.dtype.type(self.high)) * above
         return value
 
+    def slackness_of_rows(self, z: Array, s: Array) -> Array:
+        """Sums of `slackness` over the units of a layer."""
+        if self.low == 0.0 and self.high == np.inf:  # where s >= 0
+            return row_products(z, s)
+        value: Array = np.sum(self.slackness(z, s), axis=1)
+        return value
 
-#: Boxes by the names of the activation functions that they stand for.
+
+#: Boxes by the names of the corresponding activation functions.
 BOXES = {
     "relu": Box(0.0, np.inf),
     "hard_sigmoid": Box(0.0, 1.0),
@@ -114,51 +120,60 @@ BOXES = {
 }
 
 
-def between(x: Array, low: Any, high: Any) -> Array:
-    """Clip x in place, where there is something to clip to."""
+def between(x: Array, low: Any, high: Any, out: Array) -> Array:
+    """Clip x to limits, of which either may be None; `out` may be x itself."""
     if low is not None:
-        np.maximum(x, low, out=x)
+        x = np.maximum(x, low, out=out)
     if high is not None:
-        np.minimum(x, high, out=x)
-    return x
+        x = np.minimum(x, high, out=out)
+    if x is not out:
+        np.copyto(out, x)
+    return out
 
 
 @dataclass(frozen=True)
 class Energy:
-    """All that defines the energy but its parameters."""
+    """Everything that defines the energy, except for its parameters.
 
-    sizes: tuple[int, ...]  # of the layers, input and output among them
+    Attributes
+    ----------
+    n_hidden : int
+        Number of hidden layers H.
+    hidden : range
+        Numbers of the hidden layers, from one.
+    n_weights : int
+        Number of entries of all matrices, which come first in theta.
+    gamma : float
+        The feedback, limited so that weights are finite.
+    weights : list of float
+        w_0..w_H.
+    """
+
+    sizes: tuple[int, ...]  # of the layers, including input and output
     feedback: float
     loss: Loss = LOSSES["squared_error"]
     box: Box = BOXES["relu"]
+    n_hidden: int = field(init=False, repr=False, compare=False)
+    hidden: range = field(init=False, repr=False, compare=False)
+    n_weights: int = field(init=False, repr=False, compare=False)
+    gamma: float = field(init=False, repr=False, compare=False)
+    weights: list[float] = field(init=False, repr=False, compare=False)
 
-    @functools.cached_property
-    def n_hidden(self) -> int:
-        """Number of hidden layers H."""
-        return len(self.sizes) - 2
-
-    @functools.cached_property
-    def hidden(self) -> range:
-        """Numbers of the hidden layers, from one."""
-        return range(1, self.n_hidden + 1)
-
-    @functools.cached_property
-    def n_weights(self) -> int:
-        """Entries of all matrices, which come first in theta."""
-        return sum(a * b for a, b in pairwise(self.sizes))
-
-    @functools.cached_property
-    def gamma(self) -> float:
-        """The feedback, as far as numbers go."""
-        return max(self.feedback, _LARGEST_WEIGHT ** (-1.0 / self.n_hidden))
-
-    @functools.cached_property
-    def weights(self) -> list[float]:
-        """w_0..w_H."""
-        return [self.gamma ** (k - self.n_hidden) for k in range(self.n_hidden + 1)]
+    def __post_init__(self) -> None:
+        n_hidden = len(self.sizes) - 2
+        gamma = max(self.feedback, _LARGEST_WEIGHT ** (-1.0 / n_hidden))
+        derived = {
+            "n_hidden": n_hidden,
+            "hidden": range(1, n_hidden + 1),
+            "n_weights": sum(a * b for a, b in pairwise(self.sizes)),
+            "gamma": gamma,
+            "weights": [gamma ** (k - n_hidden) for k in range(n_hidden + 1)],
+        }
+        for name, value in derived.items():
+            object.__setattr__(self, name, value)
 
     def pass_dtype(self, dtype: Any) -> np.dtype[Any]:
-        """Precision of activations for data of a precision."""
+        """Precision of the activations for data of the given precision."""
         if dtype == np.float32 and self.gamma**-self.n_hidden <= 1.01 * _SINGLE_LIMIT:
             return np.dtype(np.float32)
         return np.dtype(np.float64)
@@ -178,7 +193,7 @@ def unpack(theta: Array, sizes: Sequence[int]) -> tuple[list[Array], list[Array]
 
 @dataclass(frozen=True)
 class Network:
-    """Parameters at one theta, in the precision of the passes."""
+    """The parameters as matrices and biases, in the precision of the passes."""
 
     energy: Energy
     theta: Array
@@ -200,8 +215,10 @@ class Network:
         return self.coefs[0].dtype
 
     def affine(self, z: Array, k: int) -> Array:
-        """a_{k+1} of activations of layer k."""
-        return z @ self.coefs[k] + self.intercepts[k]
+        """Compute a_{k+1} from the activations of layer k."""
+        a: Array = z @ self.coefs[k]
+        a += self.intercepts[k]
+        return a
 
 
 _AXPY = {
@@ -211,9 +228,10 @@ _AXPY = {
 
 
 def add_multiple(y: Array, factor: float, x: Array, n: int | None = None) -> None:
-    """y += factor x in place, of contiguous arrays of one precision; n entries at most.
+    """Add factor x to y in place, for the first n entries or all of them.
 
-    By BLAS: one pass over memory instead of two.
+    Both must be contiguous and of the same precision. BLAS needs one pass over memory
+    where NumPy needs two.
     """
     target, source = y.reshape(-1), x.reshape(-1)
     _AXPY[y.dtype](source, target, n or len(target), factor)
@@ -227,10 +245,10 @@ def row_products(a: Array, b: Array) -> Array:
 
 @dataclass
 class Phases:
-    """Latents of a batch and what bounds are made of; lists are indexed by layer.
+    """Latents of a batch and the terms of its bounds; lists are indexed by layer.
 
-    `miss` is r'_{k-1} - mu_k, what the free phase leaves of its optimality conditions;
-    None for a layer stands for zero.
+    `miss` is r'_{k-1} - mu_k, the residual of the optimality conditions of the free
+    phase.
     """
 
     z: Layers  # free activations
@@ -246,7 +264,7 @@ class Phases:
 
 
 def evaluate(network: Network, drive: Array, Y: Array, z: Layers, z_hat: Layers):
-    """Phases of any activations in the box, by one backward pass through each."""
+    """Compute slacks and gaps for any activations in the box, by a backward pass."""
     energy = network.energy
     r, a, _ = _residuals(network, drive, z)
     r_hat, a_hat, output = _residuals(network, drive, z_hat)
@@ -261,7 +279,7 @@ def evaluate(network: Network, drive: Array, Y: Array, z: Layers, z_hat: Layers)
 def dual_point_of(
     network: Network, drive: Array, Y: Array, z_hat: Layers
 ) -> tuple[Layers, Array]:
-    """Slacks and output multiplier of the clamped phase, near the optimal ones."""
+    """Slacks and output multiplier of the clamped phase, nearly optimal."""
     r, a, output = _residuals(network, drive, z_hat)
     error = network.energy.loss.descent(output, Y)
     return _dual_point(network, z_hat, a, r, error)[0], error
@@ -280,7 +298,7 @@ def _residuals(network: Network, drive: Array, z: Layers):
 
 
 def _dual_point(network: Network, z: Layers, a: Layers, r: Layers, above: Any):
-    """Slacks, multipliers, what is missing, and the gap by layer and row."""
+    """Slacks, multipliers, their misses, and the gap of each layer and row."""
     energy = network.energy
     H, box, w = energy.n_hidden, energy.box, energy.weights
     empty: Layers = [None] * (H + 1)
@@ -289,10 +307,10 @@ def _dual_point(network: Network, z: Layers, a: Layers, r: Layers, above: Any):
         pull = np.zeros_like(z[k]) if above is None else above @ network.back[k]
         low = box.low - a[k] if box.low > -np.inf else None
         high = box.high - a[k] if box.high < np.inf else None
-        above = mu[k] = between(pull.copy(), low, high)
+        above = mu[k] = between(pull, low, high, out=np.empty_like(pull))
         s[k] = above - pull
         miss[k] = r[k] - above
-        slackness = np.sum(box.slackness(z[k], s[k]), axis=1)
+        slackness = box.slackness_of_rows(z[k], s[k])
         gaps[k] = w[k - 1] * (0.5 * row_products(miss[k], miss[k]) + slackness)
     return s, mu, miss, gaps
 
@@ -308,6 +326,6 @@ def upper_bound(
     for k in reversed(energy.hidden):
         above = s[k] if above is None else above @ network.back[k] + s[k]
         eps = r[k] - above
-        slackness = np.sum(energy.box.slackness(z_hat[k], s[k]), axis=1)
+        slackness = energy.box.slackness_of_rows(z_hat[k], s[k])
         value += energy.weights[k - 1] * (0.5 * row_products(eps, eps) + slackness)
     return value

@@ -15,7 +15,7 @@ Parameters = tuple[list[Array], list[Array]]
 
 @dataclass
 class Stacks:
-    """What the gradient is a product of: h above z^, and mu above eps."""
+    """The factors of the gradient: h stacked above z^, and mu above eps."""
 
     left: Layers
     right: Layers
@@ -23,7 +23,7 @@ class Stacks:
 
     @classmethod
     def certified(cls, network: Network, phases: Phases) -> Stacks:
-        """Of the gradient of the upper bound itself: with what is missing."""
+        """Factors of the gradient of the upper bound itself, with all misses."""
         left: Layers = [None]
         right: Layers = [None]
         h = None
@@ -35,20 +35,20 @@ class Stacks:
         return cls(left, right, phases.error)
 
     def gradient(self, energy: Energy, x: Any, share: Any, out: Parameters) -> None:
-        """Into matrices and biases; rows weighted by `share`."""
+        """Write the gradient to `out`, with rows weighted by `share`."""
         H, w = energy.n_hidden, energy.weights
         coefs, intercepts = out
         n_rows, dtype = len(self.error), self.error.dtype
         ones = np.ones(n_rows, dtype)  # sums as products, which are faster
         uniform = np.ndim(share) == 0
-        twice = np.zeros(0) if uniform else np.concatenate([share, share])[:, None]
+        twice = None if uniform else np.concatenate([share, share])[:, None]
         for k in range(H + 1):
             scale = -w[k] * (share if uniform else 1.0)
             both = self.error if k == H else self.right[k + 1]
-            if k in (0, H) and uniform:  # fewer numbers to scale than in the product
+            if k in (0, H) and uniform:  # fewer numbers than the product has
                 both = both[-n_rows:] * dtype.type(scale)
                 scale = 1.0
-            elif not uniform:
+            elif twice is not None:
                 both = (both * twice[-len(both) :]).astype(dtype, copy=False)
             eps = both[-n_rows:]
             W, b = coefs[k], intercepts[k]

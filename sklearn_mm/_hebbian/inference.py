@@ -1,15 +1,14 @@
-"""Inference of mini-batches: as few passes as the criterion allows, learnt on the way.
+"""Inference of mini-batches with as few passes as the criterion allows.
 
-Batches of one network resemble each other. The number of passes, the mean pulls that
-the free phase starts from, the damping of its passes and the share of the output's
-error that is left in the clamped phase are therefore carried from batch to batch, as
-fields of `MiniBatches`. Full batches and prediction start from the row alone.
+Batches are similar to each other. Therefore, the number of passes, the mean pulls from
+which the free phase starts, the damping of its passes, and the share of the output
+error that remains in the clamped phase are passed on from batch to batch, as fields of
+`MiniBatches`. In full batches and in prediction, the start only depends on the row.
 
-Of an update two things are tested (`_StochasticStep.decrease`): the certified gap
-between the bounds of J (the paper's stochastic test), and the error that the clamped
-phase's part of it can leave in the gradient. The free phase's part leaves none, in the
-sense that the gradient in use is exactly that of a network whose biases differ by what
-is left, row by row (`difference`).
+An update is subject to two tests (`_StochasticStep.propose`): one of the certified gap
+between the bounds of J, as in the paper, and one of the error in the gradient that the
+clamped part of the gap may cause. The free part causes none, in the sense that the
+gradient in use is exactly that of a nearby network (`difference`).
 """
 
 from __future__ import annotations
@@ -19,10 +18,17 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+from sklearn.utils.extmath import row_norms
 
 from sklearn_mm._hebbian.difference import DifferencePhases, Experience
-from sklearn_mm._hebbian.energy import Array, Energy, add_multiple, unpack
-from sklearn_mm._hebbian.point import Point
+from sklearn_mm._hebbian.energy import (
+    Array,
+    Energy,
+    add_multiple,
+    row_products,
+    unpack,
+)
+from sklearn_mm._hebbian.point import CONTRACTS, Point, contraction
 from sklearn_mm._hebbian.problem import Batch, ContrastiveProblem, clamped_passes
 from sklearn_mm._solver.inference import Continuation, _trial
 from sklearn_mm._solver.roles import (
@@ -34,20 +40,23 @@ from sklearn_mm._solver.roles import (
 )
 from sklearn_mm.criteria import Fixed
 
-# The damping is learnt in every update at first, and then in one of eight.
+# The damping is learnt in each of the first updates, and in one of eight later on.
 _FIRST_LESSONS, _LESSON_EVERY = 50, 8
-# A pass of the free phase shrinks its gap some 600 times. One pass less is tried where
-# a gap so many times larger would have passed in a row of batches, some of them asked.
+# A pass of the free phase reduces its gap by a factor of about 600. One pass less is
+# tried if a gap that is larger by the first factor would have satisfied the criterion
+# in the last so many batches, of which one in `_ASK_EVERY` is tested.
 _SPARE, _PATIENCE, _ASK_EVERY = 3000.0, 16, 4
-# Norms of the matrices, which tell how to infer, are looked at once in so many updates.
-_LOOK_EVERY = 64
-# A gap that a pass does not halve, and that is so small next to the bound, is rounding.
+# Number of updates after which the norms of the matrices, which determine the method of
+# inference, are computed again.
+_LOOK_EVERY = 256
+# A gap that a pass does not halve, and that is smaller than this share of the bound, is
+# due to rounding.
 _ROUNDING = 1e-5
 
 
 @dataclass
 class Workspace:
-    """Memory for batches of one size, filled again by each of them."""
+    """Memory for batches of one size, used again by each of them."""
 
     phases: DifferencePhases
     x: Array
@@ -69,7 +78,7 @@ class Workspace:
 
 @dataclass
 class MiniBatches:
-    """Infer mini-batches, and learn from each for the next."""
+    """Infer mini-batches, and learn from each of them for the next one."""
 
     criterion: Any
     max_effort: int = 200
@@ -77,8 +86,9 @@ class MiniBatches:
     free_passes: int = 2
     clamped_passes: int = 1
     n_updates: int = 0
-    spared: list[int] = field(default_factory=lambda: [0, 0])  # batches in a row
-    slow: bool = False  # passes did not contract, whatever the norms say
+    # Consecutive batches with passes to spare in the free and the clamped phase.
+    spared: list[int] = field(default_factory=lambda: [0, 0])
+    slow: bool = False  # passes do not contract, according to the norms or to a batch
     continuation: Continuation = field(
         default_factory=lambda: Continuation(Fixed(), effort=4.0, min_effort=2.0)
     )
@@ -96,7 +106,7 @@ class MiniBatches:
         step: Step,
     ) -> Inferred:
         if self.n_updates % _LOOK_EVERY == 0:
-            self.slow = point.method != "difference"
+            self.slow = contraction(point.network, CONTRACTS) > CONTRACTS
         self.n_updates += 1
         if not self.slow and not problem.coordinate:
             inferred = self._difference(problem, point, rows, memory, step)
@@ -109,9 +119,9 @@ class MiniBatches:
             max_effort=float(self.max_effort),
             min_effort=float(min(2, self.max_effort)),
         )
-        if not problem.coordinate:  # whatever the norms are by now
-            point = replace(point, solver="modulus")
-        problem, point = problem.in_precision(point)
+        if not problem.coordinate:  # even if the norms have become smaller
+            point = replace(point, method="modulus")
+        problem, point = problem.in_precision(point.prepared())
         return self.continuation(problem, point, rows, memory, step)
 
     def _difference(
@@ -137,7 +147,7 @@ class MiniBatches:
                 self.clamped_passes,
                 experience.kappa,
             )
-        else:  # a given effort from a given start, whatever was learnt
+        else:  # a given effort, from a start that does not depend on other batches
             assert prescribed is not None
             kappa, free = 1.0, min(round(prescribed), self.max_effort)
             clamped = clamped_passes(free)
@@ -157,7 +167,7 @@ class MiniBatches:
                 if prescribed is None:
                     return None
             satisfied = self.criterion.satisfied(trial, memory)
-            # What no pass can close is rounding, and good enough for any criterion.
+            # A gap that is due to rounding cannot be reduced, and is accepted.
             satisfied = satisfied or (gap > 0.5 * previous and _tiny(trial))
             capped = not satisfied and max(free, clamped) >= self.max_effort
             if satisfied or capped or prescribed is not None:
@@ -180,7 +190,7 @@ class MiniBatches:
         free: int,
         clamped: int,
     ) -> tuple[int, int]:
-        """More passes of the phase that is to blame."""
+        """More passes of the phase that causes most of the gap."""
         free_gap, clamped_gap = parts
         curved = trial.bounds.gap_curvature > trial.gap
         deep = phases.energy.n_hidden > 1
@@ -206,7 +216,7 @@ class MiniBatches:
         made: tuple[int, int],
         parts: tuple[float, float],
     ) -> None:
-        """Passes of the next batch."""
+        """Choose the number of passes for the next batch."""
         spared = self.spared
         if made[0] > first[0]:
             self.free_passes, spared[0] = min(first[0] + 1, self.max_effort), 0
@@ -224,7 +234,7 @@ class MiniBatches:
     def _would_do(
         self, trial: Trial, memory: Memory, parts: tuple[float, float]
     ) -> bool:
-        """Whether a free gap many times as large would satisfy the criterion."""
+        """Whether a much larger free gap would satisfy the criterion."""
         wider = trial.bounds.lower - 2.0 * _SPARE * parts[0]
         known = trial.bounds
         bounds = Bounds(known.upper, wider, known.gradient, known.gap_curvature)
@@ -239,7 +249,7 @@ class MiniBatches:
         if (
             space is None
             or space.phases.n_rows != n
-            or space.phases.energy != problem.energy
+            or space.phases.energy is not problem.energy
             or space.phases.dtype != problem.dtype
         ):
             size = len(point.theta)
@@ -256,19 +266,15 @@ class MiniBatches:
         phases, share = space.phases, batch.share
         values = problem.energy.loss.value(phases.output_hat, batch.Y)
         if np.ndim(share) == 0:
-            weight = float(share)
-
-            def inner(a: Array, b: Array) -> float:
-                return weight * float(np.vdot(a, b))
-
-            loss = weight * float(values.sum())
+            loss = float(values.sum())
+            made = phases.measure(_squares(batch.x), _sum_of_products, loss, share)
         else:
 
             def inner(a: Array, b: Array) -> float:
-                return float(share @ np.einsum("ij,ij->i", a, b))
+                return float(share @ row_products(a, b))
 
-            loss = float(share @ values)
-        made = phases.measure(_squares(batch.x, inner, share), inner, loss)
+            squares = float(share @ row_norms(batch.x, squared=True))
+            made = phases.measure(squares, inner, float(share @ values))
         phases.gradient(point.network, batch.x, share, space.views)
         gradient, theta = space.gradient, point.theta
         penalty = problem.penalty(theta)
@@ -286,12 +292,16 @@ class MiniBatches:
         return bounds, (float(made.free_gap), float(made.clamped_gap))
 
 
-def _squares(x: Any, inner: Any, share: Any) -> float:
-    """Weighted mean of the squared norms of rows."""
+def _sum_of_products(a: Array, b: Array) -> float:
+    """Inner product of all entries, as a Python number, which is faster to use."""
+    return float(np.vdot(a, b))
+
+
+def _squares(x: Any) -> float:
+    """Sum of the squared entries."""
     if isinstance(x, np.ndarray):
-        return float(inner(x, x))
-    squares = np.asarray(x.multiply(x).sum(axis=1)).ravel()
-    return float(np.sum(squares * share))
+        return _sum_of_products(x, x)
+    return float(row_norms(x, squared=True).sum())
 
 
 def _tiny(trial: Trial) -> bool:
@@ -300,11 +310,11 @@ def _tiny(trial: Trial) -> bool:
 
 @dataclass
 class FullBatches:
-    """Infer all rows from scratch in every round, with passes learnt from the last one.
+    """Infer all rows from scratch in each round, with passes learnt from the last one.
 
-    As `DoublingRestart` of the solver, latents are thrown away after use. But rounds
-    resemble each other: the first try is what the last round needed, and one less now
-    and then.
+    Latents are discarded after use, as in `DoublingRestart` of the solver. Since rounds
+    are similar to each other, the first trial uses as many passes as the last round
+    needed, and sometimes one less.
     """
 
     criterion: Any
@@ -325,10 +335,11 @@ class FullBatches:
     ) -> Inferred:
         prescribed = self.criterion.prescribe(memory)
         effort = self.effort if prescribed is None else prescribed
+        prepared = point.prepared()  # for all efforts that are tried
         first, work = effort, 0.0
         while True:
             effort = min(effort, self.max_effort)
-            bounds = problem.cold_bounds(point, effort)
+            bounds = problem.cold_bounds(prepared, effort)
             work += effort
             trial = _trial(problem, point, None, bounds, effort, step)
             satisfied = self.criterion.satisfied(trial, memory)

@@ -12,8 +12,7 @@ dominate.)
 
 from __future__ import annotations
 
-import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -22,9 +21,8 @@ import scipy.sparse
 from sklearn_mm._hebbian.energy import Array, unpack
 from sklearn_mm._rows.table import Rows
 
-_CHUNK = 1024
-_SQUARES = 1e15  # largest number whose square is taken in single precision
-_FEW = 256  # rows of a chunk that ranges of columns are taken from
+_CHUNK = 256  # rows of a chunk, whose copy stays in the processor's cache
+_FEW = 64  # rows of a chunk that ranges of columns are taken from
 
 
 @dataclass(frozen=True)
@@ -33,6 +31,15 @@ class Units:
 
     centre: Array | None = None
     scale: Array | None = None
+    factors: Any = field(init=False, repr=False, compare=False)  # 1 / scale
+
+    def __post_init__(self) -> None:
+        factors: Any = None
+        if self.scale is not None:
+            # Multiplying by a single number is faster than by many equal ones.
+            alike = bool(np.all(self.scale == self.scale[0]))
+            factors = 1.0 / (self.scale[0] if alike else self.scale)
+        object.__setattr__(self, "factors", factors)
 
     def astype(self, dtype: Any) -> Units:
         """The same in the precision of the rows to be converted."""
@@ -41,23 +48,16 @@ class Units:
         centre = None if self.centre is None else self.centre.astype(dtype)
         return Units(centre, self.scale.astype(dtype))
 
-    @functools.cached_property
-    def _factors(self) -> Any:
-        assert self.scale is not None
-        # One number is faster to multiply with than many that are the same.
-        alike = bool(np.all(self.scale == self.scale[0]))
-        return 1.0 / (self.scale[0] if alike else self.scale)
-
     def convert(self, x: Any) -> Any:
         """Rows in these units; an array is changed in place, and must be a copy."""
         if self.scale is None:
             return x
         if scipy.sparse.issparse(x):
-            factors = np.broadcast_to(self._factors, self.scale.shape)
+            factors = np.broadcast_to(self.factors, self.scale.shape)
             return x @ scipy.sparse.diags_array(factors)
         if self.centre is not None:
             np.subtract(x, self.centre, out=x)
-        return np.multiply(x, self._factors, out=x)
+        return np.multiply(x, self.factors, out=x)
 
     def fold_into(self, theta: Array, sizes: tuple[int, ...]) -> Array:
         """Parameters that do to rows of X what `theta` does to converted ones."""
@@ -147,13 +147,16 @@ def _moments(X: Any, weight: Array, origin: Array, total: float) -> tuple[Array,
         low = np.asarray(X.min(axis=0).todense()).ravel()
         high = np.asarray(X.max(axis=0).todense()).ravel()
         return np.zeros(len(origin)), second, low, high
-    # In the precision of X, unless squares may be too large for it: the scale need not
-    # be known to the last digit.
-    dtype = X.dtype if max(X.max(), -X.min()) < _SQUARES else np.float64
-    centred = X - origin.astype(dtype)
-    share = share.astype(dtype)
-    first = (share @ centred).astype(np.float64)
-    few = centred[:: max(1, len(centred) // _FEW)]
-    low, high = few.min(axis=0) + origin, few.max(axis=0) + origin
-    np.square(centred, out=centred)
-    return first, (share @ centred).astype(np.float64), low, high
+    # In the precision of X, unless squares overflow: the scale need not be known to the
+    # last digit.
+    for dtype in (X.dtype, np.float64):
+        centred = X - origin.astype(dtype)
+        few = centred[:: max(1, len(centred) // _FEW)]
+        low, high = few.min(axis=0) + origin, few.max(axis=0) + origin
+        first = (share.astype(dtype) @ centred).astype(np.float64)
+        with np.errstate(over="ignore", invalid="ignore"):
+            np.square(centred, out=centred)
+            second = (share.astype(dtype) @ centred).astype(np.float64)
+        if np.isfinite(second).all():
+            break
+    return first, second, low, high

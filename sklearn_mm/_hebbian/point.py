@@ -2,77 +2,84 @@
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from sklearn_mm._hebbian.coordinate import CoordinatePhases, unit_curvatures
-from sklearn_mm._hebbian.energy import Array, Layers, Network
+from sklearn_mm._hebbian.energy import Array, Network
 from sklearn_mm._hebbian.modulus import Factors, ModulusPhases
 
-# Forward and backward passes are made where gamma ||W_k||^2 is at most this. On random
-# networks they contract up to about 1 whatever the feedback, slowly there, and diverge
-# from 1.5 to 2 on; the modulus iteration takes some 30 passes anywhere.
-_CONTRACTS = 0.8
+# Forward and backward passes are used if gamma ||W_k||^2 is at most this. On random
+# networks, they contract up to about 1, where they are slow, and diverge from 1.5 to 2
+# on, for any feedback. The modulus iteration always takes about 30 passes.
+CONTRACTS = 0.8
 _POWER_STEPS = 12
 
 
 @dataclass(frozen=True)
 class Point:
-    """What is known at one theta."""
+    """What is known at one theta.
+
+    Parameters
+    ----------
+    network : Network
+        The parameters.
+    method : {"auto", "difference", "modulus", "coordinate"}, default="auto"
+        How latents are inferred. "auto": not decided yet.
+    known : object, default=None
+        What the passes of the method need to know of the network.
+    """
 
     network: Network
-    solver: str = "auto"  # or "modulus", "coordinate"
+    method: str = "auto"
+    known: Any = None
 
     @property
     def theta(self) -> Array:
-        """The parameters themselves."""
+        """The parameters as a vector."""
         return self.network.theta
 
-    @functools.cached_property
-    def contraction(self) -> float:
-        """gamma times the largest squared norm of a matrix that feeds back."""
-        energy = self.network.energy
-        coefs = self.network.coefs
-        # Up to H in the clamped phase, where the loss pulls with its curvature.
-        squares = [_squared_norm(coefs[k]) for k in range(1, energy.n_hidden)]
-        squares.append(energy.loss.curvature * _squared_norm(coefs[-1]))
-        return energy.gamma * max(squares)
-
-    @property
-    def method(self) -> str:
-        """How latents are inferred here."""
-        if self.solver != "auto":
-            return self.solver
-        return "difference" if self.contraction <= _CONTRACTS else "modulus"
-
-    @functools.cached_property
-    def factors(self) -> Factors:
-        """For the modulus iteration."""
-        return Factors.of(self.network)
-
-    @functools.cached_property
-    def curvatures(self) -> Layers:
-        """For inference unit by unit."""
-        return unit_curvatures(self.network)
-
-    def phases_and_known(self) -> tuple[Any, Any]:
-        """Latents for strong feedback, and what their passes need to know."""
-        if self.method == "modulus":
-            return ModulusPhases, self.factors
-        return CoordinatePhases, self.curvatures
-
     def prepared(self) -> Point:
-        """The same with everything computed that parallel tasks need."""
-        needed = {"coordinate": "curvatures", "modulus": "factors"}
-        if self.method in needed:
-            getattr(self, needed[self.method])
-        return self
+        """The same point, with the method decided and all that its passes need.
+
+        Done once per point by whoever infers more than once, and before tasks run in
+        parallel.
+        """
+        method, known = self.method, self.known
+        if method == "auto":
+            contracts = contraction(self.network, CONTRACTS) <= CONTRACTS
+            method = "difference" if contracts else "modulus"
+        if known is None and method == "modulus":
+            known = Factors.of(self.network)
+        elif known is None and method == "coordinate":
+            known = unit_curvatures(self.network)
+        return Point(self.network, method, known)
+
+    def phases(self, drive: Array, Y: Array) -> Any:
+        """Latents of a cold start for a method with strong feedback."""
+        kind = ModulusPhases if self.method == "modulus" else CoordinatePhases
+        return kind(self.network, drive, Y)
 
 
-def _squared_norm(W: Array) -> float:
+def contraction(network: Network, enough: float = np.inf) -> float:
+    """Compute gamma times the largest squared norm of a matrix that feeds back.
+
+    The power iteration increases towards it and ends where it exceeds `enough`.
+    """
+    energy, coefs = network.energy, network.coefs
+    largest = 0.0
+    # Up to H in the clamped phase, where the loss pulls with its curvature.
+    for k in energy.hidden:
+        factor = energy.gamma * (energy.loss.curvature if k == energy.n_hidden else 1.0)
+        largest = max(largest, factor * _squared_norm(coefs[k], enough / factor))
+        if not largest <= enough:
+            break
+    return largest
+
+
+def _squared_norm(W: Array, enough: float) -> float:
     """Squared spectral norm by power iteration, from a constant start."""
     vector = np.random.default_rng(0).normal(size=(W.shape[1],)).astype(W.dtype)
     square = 0.0
@@ -82,5 +89,7 @@ def _squared_norm(W: Array) -> float:
         if not 0.0 < size < np.inf:
             return size
         square = size / float(np.sqrt(vector @ vector))
+        if square > enough:
+            break
         vector = product / np.asarray(size, product.dtype)
     return square

@@ -2,29 +2,29 @@ r"""Contrastive Hebbian learning as a latent-variable problem.
 
 J(theta) is the weighted mean over rows of the loss of `energy`, plus
 ``alpha/2 ||W||^2``. The latent variables of a row are the activations of its two phases
-and the slacks of the free one; effort counts passes over the layers.
+and the slacks of the free phase. The unit of effort is a pass over the layers.
 
-*Who divides by what.* A slice of rows is a chunk of the whole sum: its bounds are
-divided by the total weight, so that chunks add up to the whole batch. An array of
-indices is a mini-batch and divides by its own weight. The penalty is carried by the
-rows in the same proportion.
+*Normalisation.* A slice of rows is a chunk of the whole sum: its bounds are divided by
+the total weight of all rows, so that the bounds of chunks add up to those of the whole
+batch. An array of indices is a mini-batch, whose bounds are divided by its own weight.
+The penalty is multiplied by the same share.
 
-*Three ways to infer* (`Point.method`): forward and backward passes in difference form
-where these contract, which a small feedback or small weights make sure of; the modulus
-iteration elsewhere; and unit by unit, as in the paper, where that is asked for.
+*Methods of inference* (`Point.method`). Forward and backward passes in difference form
+are used if they contract, i.e. if the feedback or the weights are small enough, and the
+modulus iteration otherwise. Inference unit by unit, as in the paper, is used on
+request.
 
-*Precision.* Passes run in the precision of X, unless weights of residuals, of the order
-of ``feedback**-n_hidden``, are beyond what single precision can hold, or bounds of
-successive updates are compared (`double`). What rounding does to the difference form
-is to change the biases in their last digit, row by row; the bounds are those of that
-network.
+*Precision.* Passes are made in the precision of X, unless the weights of residuals,
+which are of the order ``feedback**-n_hidden``, exceed the limits of single precision,
+or bounds of successive updates are compared (`double`). In difference form, rounding
+amounts to a change of the biases in the last digit, row by row, and the bounds are
+valid for the network with these biases.
 """
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -49,12 +49,12 @@ from sklearn_mm._rows.table import Rows
 from sklearn_mm._solver.roles import ALL_ROWS, Bounds
 from sklearn_mm._solver.roles import Batch as Selection
 
-# Rows whose activations are held at a time where nothing else decides. Arrays of more
-# are handed back to the system after every chunk, and fresh pages cost as much again.
+# Rows per chunk by default. Larger arrays are returned to the system after each chunk,
+# and allocating new pages takes as long as the computation.
 DEFAULT_CHUNK = 512
 
-# Beyond this weight of the first residuals, differences of two phases that were not
-# inferred as such are left with too few digits of single precision.
+# If the weight of the first residuals exceeds this, single precision is not sufficient
+# for differences of phases, except in difference form.
 _SINGLE_DIFFERENCES = 1e4
 
 
@@ -64,7 +64,7 @@ class Batch:
 
     x: Any
     Y: Array
-    share: Any  # of the mean; one number, or one for each row
+    share: Any  # weights in the mean: one number, or one for each row
 
     @property
     def n_rows(self) -> int:
@@ -72,7 +72,7 @@ class Batch:
 
     @property
     def total(self) -> float:
-        """Share of all rows together."""
+        """Sum of the weights of all rows."""
         if np.ndim(self.share) == 0:
             return self.n_rows * float(self.share)
         return float(np.sum(self.share))
@@ -80,7 +80,7 @@ class Batch:
 
 @dataclass
 class Latent:
-    """Both phases of a batch, in whatever form they are inferred."""
+    """Both phases of a batch, in the form used by the method of inference."""
 
     batch: Batch
     phases: Any = None
@@ -90,8 +90,8 @@ class Latent:
 class ContrastiveProblem:
     """Bounds of the contrastive loss of a network on data.
 
-    Y must be of shape (n_samples, n_outputs). `double` asks for double precision, and
-    `certified` for the gradient of the upper bound itself (`difference`) as well.
+    Y must be of shape (n_samples, n_outputs). `double` requests double precision, and
+    `certified` in addition the gradient of the upper bound itself (`difference`).
     """
 
     X: Any
@@ -103,35 +103,35 @@ class ContrastiveProblem:
     certified: bool = False
     double: bool = False
     units: Units = NO_UNITS
-    total: float = 0.0  # weight of all rows, where these are a part of them
+    total: float = 0.0  # weight of all rows, of which these may be a part
     data_dtype: Any = None  # precision of the rows, if not that of X
     chunk_size: int | None = None
     n_jobs: int | None = None
+    dtype: np.dtype[Any] = field(init=False)  # precision of the passes, and of theta
+    total_weight: float = field(init=False)  # what chunks of rows are divided by
+    _units: Units = field(init=False, repr=False)  # in the precision of the passes
+
+    def __post_init__(self) -> None:
+        dtype = self.energy.pass_dtype(self.data_dtype or self.X.dtype)
+        if self.certified or self.double:
+            dtype = np.dtype(np.float64)
+        total = self.total or float(self.sample_weight.sum())
+        object.__setattr__(self, "dtype", dtype)
+        object.__setattr__(self, "total_weight", total)
+        object.__setattr__(self, "_units", self.units.astype(dtype))
 
     @property
     def n_samples(self) -> int:
         return self.X.shape[0]
 
-    @functools.cached_property
-    def dtype(self) -> np.dtype[Any]:
-        """Precision of the passes, and of theta."""
-        if self.certified or self.double:
-            return np.dtype(np.float64)
-        return self.energy.pass_dtype(self.data_dtype or self.X.dtype)
-
     def at(self, theta: Array) -> Point:
         """The network at theta."""
-        solver = "coordinate" if self.coordinate else "auto"
-        return Point(Network.at(theta, self.energy, self.dtype), solver)
-
-    @functools.cached_property
-    def total_weight(self) -> float:
-        """What chunks of rows are divided by."""
-        return self.total or float(self.sample_weight.sum())
+        method = "coordinate" if self.coordinate else "auto"
+        return Point(Network.at(theta, self.energy, self.dtype), method)
 
     def gather(self, rows: Any, out: Array | None = None) -> Batch:
-        """Rows in the network's units; into `out`, if that is given and fits."""
-        X, weight = self.X, self.sample_weight[rows]
+        """Rows in the units of the network, in the memory `out` if possible."""
+        X = self.X
         whole = isinstance(rows, slice)
         if out is not None and not whole and isinstance(X, np.ndarray):
             if X.dtype == out.dtype:
@@ -145,22 +145,21 @@ class ContrastiveProblem:
             x = x.astype(self.dtype, copy=not copied and self.units.scale is not None)
         x = self._units.convert(x)
         Y = self.Y[rows].astype(self.dtype, copy=False)
+        if self._uniform and not whole:
+            return Batch(x, Y, 1.0 / max(len(Y), 1))
+        weight = self.sample_weight[rows]
         total = self.total_weight if whole else float(weight.sum())
         if self._uniform:
             return Batch(x, Y, float(weight[0]) / total if len(weight) else 0.0)
         return Batch(x, Y, weight / total)
 
-    @functools.cached_property
-    def _units(self) -> Units:
-        return self.units.astype(self.dtype)
-
-    @functools.cached_property
+    @property
     def _uniform(self) -> bool:
-        """Whether all rows have one weight that takes no memory."""
+        """Whether all rows have the same weight, stored as a single number."""
         return self.sample_weight.strides == (0,)
 
     def drive(self, network: Network, x: Any, out: Array | None = None) -> Array:
-        """What the input alone makes of the first layer."""
+        """The input of the first layer, x W_0 + b_0."""
         W, b = network.coefs[0], network.intercepts[0]
         if isinstance(x, np.ndarray):
             drive = np.matmul(x, W, out=out)
@@ -175,21 +174,21 @@ class ContrastiveProblem:
     # The role of the solver
 
     def start(self, rows: Selection) -> Latent:
-        """No activations yet: those of the feed-forward network are the cold start."""
+        """Latents without activations; a cold start uses those of a forward pass."""
         return Latent(self.gather(rows))
 
     def infer(self, point: Point, latent: Latent, effort: float) -> Latent:
-        """`effort` more passes; a latent of another point goes on from there."""
+        """Make `effort` more passes; latents of another point are continued."""
         network, batch = point.network, latent.batch
         passes = round(effort)
         drive = self.drive(network, batch.x)
+        point = point.prepared()
         if point.method == "difference":
             self._pass_differences(network, latent, drive, passes)
             return latent
-        kind, known = point.phases_and_known()
-        if not isinstance(latent.phases, kind):
-            latent.phases = kind(network, drive, batch.Y)
-        latent.phases.run(network, known, drive, batch.Y, passes)
+        if latent.phases is None or isinstance(latent.phases, DifferencePhases):
+            latent.phases = point.phases(drive, batch.Y)
+        latent.phases.run(network, point.known, drive, batch.Y, passes)
         return latent
 
     def _pass_differences(
@@ -263,7 +262,7 @@ class ContrastiveProblem:
         return RowBounds.of(made, curvature, latents)
 
     def upper_bound(self, point: Point, latents: Phases, batch: Batch) -> float:
-        """Upper bound at any point with given latents; penalty included."""
+        """Upper bound at any point with given latents, including the penalty."""
         network = point.network
         drive = self.drive(network, batch.x)
         z_hat = [None, *(latents.z[k] + latents.d[k] for k in self.energy.hidden)]
@@ -278,34 +277,38 @@ class ContrastiveProblem:
         matrices = theta[: self.energy.n_weights]
         return 0.5 * self.alpha * float(np.vdot(matrices, matrices))
 
-    @functools.cached_property
-    def rows(self) -> Rows:
+    def _rows(self) -> Rows:
         """The rows, in chunks."""
-        return Rows.of(self.X, self.chunk_size or DEFAULT_CHUNK, self.n_jobs)
+        rows: Rows = Rows.of(self.X, self.chunk_size or DEFAULT_CHUNK, self.n_jobs)
+        return rows
 
     def map_parts(
         self, function: Callable[..., Any], point: Point, *arguments: Any
     ) -> Iterator[Any]:
         """Values of ``function(part, point, *arguments)`` for chunks of the rows.
 
-        A part is a problem of its own that counts as a part of the whole. The point is
-        prepared once, so that every worker uses the same.
+        The part is a problem whose bounds are a part of the whole sum. The point is
+        prepared once for all workers.
         """
         args = self._task(function, point, arguments)
-        return self.rows.map(_call_with_part, self.Y, self.sample_weight, args=args)
+        return self._rows().map(_call_with_part, self.Y, self.sample_weight, args=args)
 
     def sum_parts(
         self, function: Callable[..., Any], point: Point, *arguments: Any
     ) -> Any:
         """Sum of the values of `map_parts`."""
         args = self._task(function, point, arguments)
-        return self.rows.sum(_call_with_part, self.Y, self.sample_weight, args=args)
+        return self._rows().sum(_call_with_part, self.Y, self.sample_weight, args=args)
 
     def _task(
         self, function: Callable[..., Any], point: Point, arguments: tuple[Any, ...]
     ) -> tuple[Any, ...]:
+        return function, self.without_rows(), point.prepared(), arguments
+
+    def without_rows(self) -> ContrastiveProblem:
+        """The same problem, to be completed with some of the rows elsewhere."""
         nothing: Any = None
-        bare = replace(
+        return replace(
             self,
             X=nothing,
             Y=nothing,
@@ -313,11 +316,10 @@ class ContrastiveProblem:
             total=self.total_weight,
             data_dtype=self.data_dtype or self.X.dtype,
         )
-        return function, bare, point.prepared(), arguments
 
     def cold_bounds(self, point: Point, effort: float) -> Bounds:
         """Bounds of all rows, each chunk inferred from scratch."""
-        problem, point = self.in_precision(point)
+        problem, point = self.in_precision(point.prepared())
         bounds = problem.sum_parts(_cold_bounds, point, effort)
         return self.bounds_in_precision(bounds)
 
@@ -328,16 +330,17 @@ class ContrastiveProblem:
         return self.to_the_end(point)
 
     def to_the_end(self, point: Point) -> tuple[ContrastiveProblem, Point]:
-        """Problem and point in a precision that lets inference be carried to the end.
+        """Problem and point in a precision in which inference can converge.
 
-        Rounding changes pulls in difference form in their last digits, which are small
-        next to activations; other methods it leaves several units of the last place of
-        these away from the optimum.
+        In difference form, rounding changes the last digits of pulls, which are small
+        compared with activations. With other methods, it changes the last digits of the
+        activations themselves.
         """
+        point = point.prepared()
         if self.dtype == np.float64 or point.method == "difference":
             return self, point
         network = Network.at(point.theta, self.energy, np.float64)
-        return replace(self, double=True), Point(network, point.method)
+        return replace(self, double=True), Point(network, point.method).prepared()
 
     def bounds_in_precision(self, bounds: Bounds) -> Bounds:
         """Bounds with the gradient in the precision of theta."""
@@ -377,7 +380,7 @@ def upper_after(
     candidate: Point,
     rows: Selection = ALL_ROWS,
 ) -> float:
-    """Upper bound at a candidate with the latent that an effort gives at a point."""
+    """Upper bound at a candidate, with latents inferred at a point."""
     latent = part.infer(point, part.start(rows), effort)
     if isinstance(latent.phases, DifferencePhases):
         latents = latent.phases.snapshot()

@@ -123,14 +123,17 @@ class ContrastiveHebbianRegressor(
         elif reset:
             # Rows without weight may contain arbitrary values.
             kept = weight > 0
-            rows, share = Y[kept].astype(np.float64), weight[kept]
-            self.target_mean_ = np.average(rows, axis=0, weights=share)
-            centred = rows - self.target_mean_
+            rows, share = Y[kept].astype(np.float64, copy=False), weight[kept]
+            total = share.sum()
+            self.target_mean_ = mean = share @ rows / total
+            rows -= mean
             # Divide by the largest first, so that squares neither overflow nor vanish.
-            size = np.abs(centred).max(axis=0)
-            size[size == 0.0] = 1.0
-            variance = np.average((centred / size) ** 2, axis=0, weights=share)
-            scale = np.where(variance > 0, size * np.sqrt(variance), 1.0)
+            size = np.maximum(rows.max(axis=0), -rows.min(axis=0))
+            constant = size <= 4.0 * np.finfo(float).eps * np.abs(mean)  # to rounding
+            size[constant] = 1.0
+            rows /= size
+            variance = share @ np.square(rows, out=rows) / total
+            scale = np.where(constant, 1.0, size * np.sqrt(variance))
             # A total variance of one, whatever the number of outputs, so that the
             # meaning of `alpha` and the size of the weights do not depend on it.
             self.target_scale_ = scale * np.sqrt(Y.shape[1])

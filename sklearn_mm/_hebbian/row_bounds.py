@@ -15,7 +15,7 @@ _ROUNDING_ULPS = 8.0
 
 
 def squared_rounding(dtype: Any) -> float:
-    """Squares of residuals that are rounding, relative to squares of activations."""
+    """Squared rounding errors of residuals, relative to squared activations."""
     return (_ROUNDING_ULPS * float(np.finfo(dtype).eps)) ** 2
 
 
@@ -33,7 +33,7 @@ class RowBounds:
         cls, made: Measured, gap_curvature: Array, phases: Phases | None = None
     ) -> RowBounds:
         upper = np.asarray(made.upper, dtype=np.float64)
-        # J >= 0, row by row: the free phase can do what the clamped one does.
+        # J >= 0 for each row, since clamped activations are feasible in the free phase.
         lower = np.maximum(upper - made.gap, 0.0)
         return cls(upper, lower, gap_curvature, phases)
 
@@ -43,8 +43,9 @@ def measure(energy: Energy, Y: Array, phases: Phases) -> Measured:
     upper = energy.loss.value(phases.output, Y)
     for k in energy.hidden:
         eps = phases.dr[k] + phases.miss[k]
-        slackness = energy.box.slackness(phases.z[k] + phases.d[k], phases.s[k])
-        term = 0.5 * row_products(eps, eps) + slackness.sum(axis=1)
+        z_hat = phases.z[k] + phases.d[k]
+        slackness = energy.box.slackness_of_rows(z_hat, phases.s[k])
+        term = 0.5 * row_products(eps, eps) + slackness
         upper = upper + energy.weights[k - 1] * term
     return Measured(upper, sum(phases.free_gaps[1:]), sum(phases.clamped_gaps[1:]), 0.0)
 
@@ -53,9 +54,9 @@ def gap_curvature(energy: Energy, inputs: Array, phases: Phases) -> Array:
     """The gap of each layer times the curvature in its parameters, row by row.
 
     The clamped energy is quadratic in the weights of layer k, with Hessian w_k z_k z_k'
-    (z_k extended by a one for the bias). An error in r_k that opens a gap of g_k
-    changes the gradient in W_k by as much as w_k ||z_k||^2 times 2 g_k, squared. A gap
-    that is due to rounding is left out: no pass can close it.
+    (z_k is extended by a one for the bias). An error of r_k that causes a gap of g_k
+    changes the gradient in W_k by up to w_k ||z_k||^2 2 g_k in the squared norm. A gap
+    that is due to rounding is not counted, since no pass can reduce it.
     """
     rounding = squared_rounding(phases.error.dtype)
     value: Array = np.zeros(len(phases.error))

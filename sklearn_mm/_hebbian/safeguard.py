@@ -24,6 +24,11 @@ from sklearn_mm._solver.roles import Inferred
 BLOWN_UP = 10.0
 
 
+def is_sound(upper: float, first: float) -> bool:
+    """Whether a bound is not far above the first one of the run."""
+    return bool(upper <= BLOWN_UP * first)
+
+
 @dataclass(frozen=True)
 class Weights:
     """Where training stands (`iterate`), and the weights that are its result."""
@@ -78,20 +83,20 @@ class Safeguard(FitMonitor):
         self.scores: list[float] = []
         self.exhausted = self.diverged = False
         self.n_capped = 0  # updates of the last epoch that met the cap on passes
-        self._first = first_upper
+        self.first_upper = first_upper
         self._averaged = averaged
         self._validate = validate
         self._tol, self._patience = tol, n_iter_no_change
         self._n_poor = self._seen = 0
         # The best weights that are known to be sound, and those of the last epoch.
         self._best = self._last = Weights(start.theta, start.theta)
-        self._sound = start
+        self.sound = start  # the last point that is known to be sound
         self._best_loss, self._last_loss = first_upper, first_upper
 
     def inferred(self, point: Any, inferred: Inferred) -> None:
         """Remember the last point whose bound has not blown up."""
         if self._is_sound(inferred.trial.upper):
-            self._sound = point
+            self.sound = point
 
     def end(self, point: Any, record: dict[str, float]) -> bool:
         """Close an epoch; True ends training."""
@@ -126,15 +131,15 @@ class Safeguard(FitMonitor):
         self.diverged = self.diverged or status is Status.DIVERGED
         if not self.diverged and self._leapt(point.theta):
             self.diverged = not self._is_sound(upper_of(point.theta))
-        if self.diverged and self._best_loss >= self._first and not self.scores:
-            return Weights(self._sound.theta, self._sound.theta)
+        if self.diverged and self._best_loss >= self.first_upper and not self.scores:
+            return Weights(self.sound.theta, self.sound.theta)
         if self.diverged or (self._validate is not None and self.scores):
             return self._best
         return weights
 
     def _leapt(self, theta: Array) -> bool:
         """Whether the last update, which no bound has seen yet, was a large one."""
-        known = self._sound.theta
+        known = self.sound.theta
         small = float(np.linalg.norm(theta - known)) <= float(np.linalg.norm(known))
         return not small
 
@@ -144,7 +149,7 @@ class Safeguard(FitMonitor):
         return Weights(point.theta, fitted.copy())
 
     def _is_sound(self, upper: float) -> bool:
-        return bool(upper <= BLOWN_UP * self._first)
+        return is_sound(upper, self.first_upper)
 
     def _confirm(self) -> None:
         """The last epoch's weights did not blow the loss up."""

@@ -66,6 +66,7 @@ def _free_passes(
 ) -> Iterator[tuple[Layers, Array, bool]]:
     """Activations and gaps of all rows after more and more passes."""
     network, energy = point.network, part.energy
+    point = point.prepared()
     passes = 0
     if point.method == "difference":
         phases = DifferencePhases(energy, len(drive), part.dtype)
@@ -77,12 +78,11 @@ def _free_passes(
                 phases.more_free(network)
             yield phases.z, phases.free_gap_of_rows(), passes == max_passes
         return
-    kind, known = point.phases_and_known()
-    solver = kind(network, drive, Y)
+    solver = point.phases(drive, Y)
     while passes < max_passes:
         more = min(_PASSES_PER_TEST, max_passes - passes)
         passes += more
-        solver.run(network, known, drive, Y, more)
+        solver.run(network, point.known, drive, Y, more)
         z, z_hat = solver.activations(network)
         gaps = evaluate(network, drive, Y, z, z_hat).free_gaps
         yield z, sum(gaps[1:]), passes == max_passes

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import copy
+import functools
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
+from sklearn_mm._hebbian.blocks import EpochOnBlocks, batches_of_epoch
 from sklearn_mm._hebbian.inference import FullBatches, MiniBatches
 from sklearn_mm._hebbian.problem import upper_after
-from sklearn_mm._rows.table import row_chunks
+from sklearn_mm._rows.sources import DaskRows
 from sklearn_mm._solver.gradient_steps import Adam, GradientDescent, MomentumDescent
 from sklearn_mm._solver.inference import DoublingRestart, Persistent
 from sklearn_mm._solver.loop import minimize, whole_batch
@@ -19,16 +21,16 @@ from sklearn_mm._solver.roles import ALL_ROWS, Memory
 from sklearn_mm.baselines import Alternating
 from sklearn_mm.criteria import Fixed
 
-# Fewer passes are never tried in full batches: far from the minimum, the gradient can
-# be so wrong, and so large, that SuDeMM's test passes.
+# The smallest number of passes in full batches. Far from the minimum, the gradient of
+# fewer passes can be so wrong, and so large, that SuDeMM's test is satisfied.
 _MIN_PASSES = 2
-# Passes for the bound that ReGeMM starts from. From a very loose one its first rounds,
-# which need only halve the gap, would move theta on gradients that are mostly error.
+# Passes for the first bound of ReGeMM. If it were very loose, the first rounds, which
+# only have to halve the gap, would use gradients that are mostly error.
 _START_PASSES = 8
 
 
 def initial_theta(sizes, random_state):
-    """Uniform weights and biases after Glorot and Bengio, matrices first."""
+    """Draw uniform weights and biases as Glorot and Bengio do, matrices first."""
     matrices, biases = [], []
     for fan_in, fan_out in pairwise(sizes):
         bound = np.sqrt(6.0 / (fan_in + fan_out))
@@ -38,12 +40,12 @@ def initial_theta(sizes, random_state):
 
 
 class Trainer:
-    """The roles of the solver, put together from an estimator's parameters.
+    """Sets up the roles of the solver from the parameters of an estimator.
 
     Parameters
     ----------
     estimator : estimator
-        The one being fitted.
+        The estimator that is fitted.
     criterion : Criterion
         Its criterion.
     batch_size : int or None
@@ -51,7 +53,7 @@ class Trainer:
     learning_rate : float
         Step length of stochastic steps.
     memory : tuple or None
-        `memory()` of the previous call of `partial_fit`, which is left as it is: the
+        `memory()` of the previous call of `partial_fit`. It is not changed, since the
         call may fail.
     """
 
@@ -65,9 +67,10 @@ class Trainer:
         self.step, self.inference = copy.deepcopy(memory) or (None, None)
 
     def memory(self):
-        """What the next call of `partial_fit` goes on from: step and inference.
+        """Step and inference, from which the next call of `partial_fit` continues.
 
-        Criteria are the user's and not remembered; full batches learn no effort.
+        Criteria belong to the user and are not stored. Full batches do not store what
+        was learnt about efforts.
         """
         if self.batch_size is None:
             return self.step, None
@@ -111,15 +114,18 @@ class Trainer:
         """Run `max_iter` epochs at most, from a point with this upper bound."""
         est = self.estimator
         if self.batch_size is None:
-            # Where a step does not make the decrease that its criterion compares the
-            # gap with, epochs tell when to stop (`Safeguard`).
+            # If a step does not guarantee the decrease with which its criterion
+            # compares the gap, `Safeguard` decides when to stop.
             compares = getattr(self.criterion, "needs_full_batch", False)
             alternating = isinstance(self.criterion, Alternating)
             told = self.step.guaranteed or (compares and not alternating)
             tol = est.tol if told else None
             batches = whole_batch
-        else:  # nor do bounds of mini-batches tell
+        else:  # the same holds for bounds of mini-batches
             batches, tol = self._batches(problem, random_state), None
+        elsewhere = None
+        if self.batch_size is not None and isinstance(problem.X, DaskRows):
+            elsewhere = EpochOnBlocks.of(self, problem, monitor, random_state)
         updates = getattr(self.step, "n_updates", 0)
         return minimize(
             problem,
@@ -133,10 +139,11 @@ class Trainer:
             batches=batches,
             monitor=monitor,
             interruptible=True,
+            epoch_elsewhere=elsewhere,
         )
 
     def _full_batch(self, problem):
-        """Constant memory, unless the baseline is asked for that keeps latents."""
+        """Use constant memory, except for the baseline that keeps latents."""
         est = self.estimator
 
         def upper_bound(problem, point, candidate, trial):
@@ -179,23 +186,11 @@ class Trainer:
 
     def _batches(self, problem, random_state):
         n_samples, size = problem.n_samples, self.batch_size
-        # Rows that are read on demand are drawn from one block after another: a batch
-        # from everywhere would have to read everything.
+        # Rows that are read on demand are drawn from one block after another, since a
+        # batch from all blocks would have to read all of them.
         blocks = getattr(problem.X, "batch_blocks", [slice(0, n_samples)])
-
-        def ordered(start, stop):
-            order = np.arange(start, stop)
-            if self.estimator.shuffle:
-                random_state.shuffle(order)
-            return order
-
-        def batches():
-            for i in ordered(0, len(blocks)):
-                order = ordered(blocks[i].start, blocks[i].stop)
-                for rows in row_chunks(len(order), size):
-                    yield order[rows]
-
-        return batches
+        source = random_state if self.estimator.shuffle else None
+        return functools.partial(batches_of_epoch, blocks, size, source)
 
     def upper_bound(self, problem, point, rows):
         """Upper bound at any point, of all rows or some."""

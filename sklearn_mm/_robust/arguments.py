@@ -12,8 +12,11 @@ from scipy.optimize import Bounds
 
 from sklearn_mm._robust.box import Box
 from sklearn_mm._robust.differences import Workers
+from sklearn_mm._robust.problem import WithKnownInliers
 from sklearn_mm._rows.validation import check_size
 from sklearn_mm._solver.roles import Array
+from sklearn_mm.baselines import Joint
+from sklearn_mm.kernels import Kernel
 
 # Hints for users of scipy's least_squares.
 _KERNEL_OF_LOSS = {
@@ -244,3 +247,25 @@ def check_together(
         )
     if structure is not None and jac_sparsity is not None:
         raise ValueError("jac_sparsity cannot be combined with structure.")
+
+
+def check_kernel(kernel: Kernel, criterion: Any, known_inliers: Any) -> None:
+    """Raise a ValueError if the kernel does not suit joint minimisation."""
+    if not isinstance(criterion, Joint):
+        return
+    if not abs(float(kernel.penalty_slope(1.0))) < 1e-4:
+        raise ValueError(
+            f"criterion='joint' needs a kernel whose penalty is smooth at u = 1, which "
+            f"{kernel!r} is not."
+        )
+    if known_inliers is not None:
+        raise ValueError(
+            "criterion='joint' updates all weights and cannot be combined with "
+            "known_inliers."
+        )
+
+
+def with_known_inliers(kernel: Kernel, known_inliers: Any, n: int) -> Kernel:
+    """The kernel, quadratic for residual vectors that are known to be inliers."""
+    known = checked_mask("known_inliers", known_inliers, n, "residual vector")
+    return kernel if known is None else WithKnownInliers(kernel, known)

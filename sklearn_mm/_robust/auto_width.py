@@ -1,15 +1,16 @@
-"""The noise scale of a nonlinear problem, and from where to start with it.
+"""Noise scale of a nonlinear problem, and a starting point for it.
 
-Whether residuals are large because x is wrong or because they are outliers' cannot be
-told from the scale alone. So candidates are made: the start, polished with exact
-weights at the scale of its own core, which is the best there is if x0 was good; and a
-ladder of ever narrower kernels, from the median of the start's residuals down, which
-does not depend on x0 being good; and, where there are few parameters, least squares on
-small random subsets of the residuals, some of which hold no outlier, and on either side
-of the widest fit, since outliers that agree with each other often lie on one. Each is
-judged by the likelihood of its residuals
-under a normal core on a flat background, whose extent is the same for all: that of the
-residuals of the widest fit, and no less than what makes normal residuals normal.
+The scale alone does not show whether residuals are large because x is wrong or because
+they belong to outliers. Several candidates are therefore computed. The first is x0,
+refined with exact weights at the scale of its own core, which is the best choice if x0
+is good. The second are fits with increasingly narrow kernels, starting from the median
+of the residuals at x0, which do not depend on a good x0. If there are few parameters,
+there are also least-squares fits to small random subsets of the residuals, some of
+which do not contain outliers, and to the residuals on either side of the widest fit,
+since outliers that agree with each other are often on one side. Candidates are compared
+by the likelihood of their residuals under a normal core on a flat background. Its
+extent is the same for all: that of the residuals of the widest fit, but at least a few
+noise scales.
 """
 
 from __future__ import annotations
@@ -21,28 +22,37 @@ from typing import Any
 import numpy as np
 from scipy.special import gammaln
 
+from sklearn_mm._robust.callable import CallablePoint, CallableResidual
 from sklearn_mm._robust.core import Core, find_core, median_scale
+from sklearn_mm._robust.problem import make_problem
+from sklearn_mm._robust.result import RobustLeastSquaresResult
+from sklearn_mm._robust.run import EXACT_WEIGHTS, INTERRUPTED, Run
 from sklearn_mm._solver.roles import Array
+from sklearn_mm.criteria import Criterion, RelaxedGeneralized
+from sklearn_mm.kernels import Kernel, Quadratic
 
+# Numbers of evaluations and tolerances of the fits in the search.
+_SEARCH_NFEV, _SUBSET_NFEV, _SEARCH_TOLERANCES = 60, 10, (1e-4, 1e-8, None)
 # Widths of the ladder.
 _RUNGS = [2.0 ** (-k / 2.0) for k in range(7)]
 # The background reaches at least this many scales of the widest fit.
 _LEAST_EXTENT = 6.0
-# Share of the core that is believed.
+# Smallest fraction of the residual vectors that is accepted as a core.
 _LEAST_SHARE = 0.3
-# A minority with a scale below this share of a majority's is one value repeated, such
-# as a code for missing data, through which curves pass exactly.
+# A minority whose scale is below this fraction of that of a majority is one repeated
+# value, such as a code for missing data, which curves fit exactly.
 _MAJORITY, _MUCH_SMALLER = 0.5, 1e-3
 # Subsets are drawn for up to this many parameters; their number, that of the residual
 # vectors in excess of what determines the parameters, and that of subsets refined. (At
 # 40% outliers one of 20 subsets of four is clean with 94%, at 30% with 99.6%.)
 _MAX_PARAMETERS, _SUBSETS, _EXCESS, _REFINED = 10, 20, 1, 3
-# Refits with its scale: a few, more while it falls fast, as it does for exact data.
+# Number of refits with the scale of the last one, which is larger while the scale
+# decreases quickly, as for exact data.
 _REFITS, _MAX_REFITS = 4, 40
 _SETTLED, _FALLING = 0.02, 0.5
-# Scales below this share of the start's are zero: the fit is exact.
+# Scales below this fraction of that at x0 are zero: the fit is exact.
 _EXACT_FIT = 1e-9
-# The least scale: squares of it can be computed with.
+# Smallest scale, whose square does not underflow.
 _SMALLEST = 1e-60
 
 # The point of a fit, and whether it was interrupted.
@@ -58,8 +68,66 @@ class Candidate:
     core: Core
 
 
+def fit_with_found_width(
+    model: CallableResidual,
+    start: CallablePoint,
+    kernel: Kernel,
+    criterion: Criterion,
+    max_nfev: int,
+    options: tuple[Any, ...],  # of the last run
+) -> RobustLeastSquaresResult:
+    """The result for a width that is estimated from the residuals."""
+    base = getattr(kernel, "kernel", kernel)
+    constant = base.tuning_constant(model.residual_dim)
+    if not np.isfinite(constant):  # least squares has no width
+        constant = 1.0
+
+    # Approximate fits do not need the smaller constants.
+    is_regemm = isinstance(criterion, RelaxedGeneralized)
+    rough = RelaxedGeneralized() if is_regemm else criterion
+
+    def solve(
+        point: CallablePoint, scale: float, exact: bool
+    ) -> tuple[CallablePoint, bool]:
+        problem = make_problem(model, kernel, constant * scale, point)
+        run = Run(problem, _SEARCH_NFEV, _SEARCH_TOLERANCES)
+        chosen = EXACT_WEIGHTS if exact else rough
+        status, point, _ = run.minimize(point, chosen)
+        return point, status == INTERRUPTED
+
+    def solve_subset(point: CallablePoint, mask: Any) -> tuple[CallablePoint, bool]:
+        problem = make_problem(model, Quadratic(), 1.0, point, mask.astype(float))
+        run = Run(problem, _SUBSET_NFEV, _SEARCH_TOLERANCES)
+        # A fit to a few residuals may lead anywhere, even where fun cannot be
+        # evaluated. Errors of fun in general are found by the other fits.
+        with np.errstate(all="ignore"):
+            try:
+                status, point, _ = run.minimize(point, EXACT_WEIGHTS)
+            except (ArithmeticError, ValueError):
+                return point, False
+        return point, status == INTERRUPTED
+
+    n_free = start.theta.size if model.fixed is None else np.sum(~model.fixed)
+    found, interrupted = find_width(solve, solve_subset, model, start, int(n_free))
+    tau = constant * found.core.scale
+    problem = make_problem(model, kernel, tau, start)
+    run = Run(problem, max_nfev, *options)
+    run.see(start, problem.objective(start))
+    if interrupted:
+        point = run.better(found.point)
+        result = run.result(INTERRUPTED, point, problem.objective(point))
+    else:
+        result = run.result(*run.minimize(found.point, EXACT_WEIGHTS))
+    result["scale"] = found.core.scale
+    return result
+
+
 def find_width(
-    solve: Solve, solve_subset: SolveSubset, point: Any, d: int, n_parameters: int
+    solve: Solve,
+    solve_subset: SolveSubset,
+    model: CallableResidual,
+    x0: CallablePoint,
+    n_parameters: int,
 ) -> tuple[Candidate, bool]:
     """The likeliest candidate, and whether the search was interrupted.
 
@@ -72,12 +140,14 @@ def find_width(
     solve_subset : callable
         ``solve_subset(point, mask)`` does the same by least squares on a part of the
         residual vectors.
-    point : CallablePoint
+    model : CallableResidual
+        The residuals.
+    x0 : CallablePoint
         Where to start.
-    d, n_parameters : int
-        Dimension of residual vectors, number of parameters.
+    n_parameters : int
+        Number of parameters that are not fixed.
     """
-    norms = _norms(point)
+    d, norms = model.residual_dim, _norms(x0)
     # The median is zero where half of the residuals are.
     start = median_scale(norms, d) or float(np.sqrt(np.mean(np.square(norms)) / d))
     floor = max(_EXACT_FIT * start, _SMALLEST)
@@ -94,22 +164,22 @@ def find_width(
         cores = [judged(point, scale * rung) for rung in _RUNGS]
         return _likeliest(cores, d, n_parameters, extent)
 
-    # How good is x0? The likeliest core of its own residuals tells.
-    first = likeliest_core(point, start, extent_of(point, start))
+    # The likeliest core of the residuals at x0 shows how good x0 is.
+    first = likeliest_core(x0, start, extent_of(x0, start))
     candidates = [first]
 
     def fit(point: Any, scale: float, exact: bool) -> Candidate:
-        """A further candidate; what an interrupted fit has reached is one, too."""
+        """Add a candidate, which may be that of an interrupted fit."""
         point, interrupted = solve(point, scale, exact)
         candidates.append(judged(point, scale))
         if interrupted:
             raise KeyboardInterrupt
         return candidates[-1]
 
-    x0 = point
     try:
-        fit(point, first.core.scale, True)
-        point = fit(point, start, False).point
+        x0 = model.linearized(x0)  # many fits begin here
+        fit(x0, first.core.scale, True)
+        point = fit(x0, start, False).point
         widest = max(median_scale(_norms(point), d), floor)
         extent = extent_of(point, widest)
         candidates[-1] = judged(point, widest)
@@ -127,7 +197,7 @@ def find_width(
         drawn.sort(key=lambda c: -_log_likelihood(c, d, extent))
         for candidate in drawn[:_REFINED]:
             fit(candidate.point, candidate.core.scale, True)
-        # One of many, drawn at random, looks likely by chance.
+        # One of many random subsets may look likely by chance.
         margin = n_parameters / 2.0 * np.log(len(norms))
         likeliest = _likeliest(candidates, d, n_parameters, extent)
         gain = _log_likelihood(likeliest, d, extent) - _log_likelihood(best, d, extent)
@@ -146,7 +216,7 @@ def find_width(
 
 
 def _subsets(widest: Any, d: int, n_parameters: int) -> Iterator[Any]:
-    """Masks of residual vectors to fit alone: small random ones, and either side."""
+    """Masks of residual vectors for separate fits: either side, and random subsets."""
     n = len(widest.residual)
     size = -(-n_parameters // d) + _EXCESS
     if n_parameters > _MAX_PARAMETERS or size >= n // 2:

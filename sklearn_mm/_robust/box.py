@@ -1,10 +1,10 @@
 """Bounds on parameters, and damped steps that respect them.
 
 Within the box, the damped model is minimised over the parameters that are free. Those
-that would leave it are put on their bound, and the others are solved for again. A
-parameter on its bound stays there as long as the gradient pushes it out. The more a
-step is damped, the closer it comes to a projected step along the (scaled) negative
-gradient, which decreases the objective: so a decrease is always found.
+that would leave it are set to their bound, and the system is solved again for the
+others. A parameter on its bound stays there as long as the gradient pushes it out. The
+more a step is damped, the closer it comes to a projected step along the (scaled)
+negative gradient, which decreases the objective: so a decrease is always found.
 """
 
 from __future__ import annotations
@@ -95,5 +95,5 @@ class BoxSystem:
             system = self._build(held, self._residual + change)
         delta, decrease = delta + moved, decrease + gained
         if decrease <= 0.0 and delta.any():
-            return None  # damp it more: see the module's head
+            return None  # more damping leads to a decrease, see above
         return delta, decrease

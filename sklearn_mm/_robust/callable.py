@@ -1,23 +1,21 @@
 r"""Residuals given by a function, their Jacobian, and weighted normal equations.
 
 Residuals are grouped into vectors r_i of `residual_dim` entries that share one weight.
-The systems that this module hands out are all of the form ::
+All systems of this module have the form ::
 
     H = sum_i J_i' M_i J_i,    g = sum_i s_i J_i' r_i,    M_i = w_i (I - c_i r_i r_i')
 
-With c = 0 and s = w that is weighted least squares. The general form comes from
+With c = 0 and s = w, this is weighted least squares. The general form comes from
 eliminating a latent variable per residual (`lifted.py`). M_i has the square root
-sqrt(w_i) (I - b_i r_i r_i'), and r_i is one of its eigenvectors, so that the solvers
-only ever see a plain least-squares problem: J multiplied by that root, and r by a
-scalar.
+sqrt(w_i) (I - b_i r_i r_i'), and r_i is one of its eigenvectors, so that solvers only
+deal with ordinary least-squares problems: J multiplied by that root, and r by a scalar.
 """
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import numpy as np
 import scipy.sparse
@@ -36,31 +34,22 @@ _TINY = np.finfo(np.float64).tiny
 
 @dataclass(frozen=True)
 class CallablePoint:
-    """A theta, the residuals there, and on demand their Jacobian."""
+    """A theta, the residuals there, and their Jacobian if it has been computed.
+
+    Only proposals, and points that were not left by a step, hold a Jacobian: there is
+    one at a time, which matters for a million residuals.
+    """
 
     theta: Array
     residual: Array  # (n, residual_dim)
-    model: CallableResidual
+    jacobian: Any = None  # a matrix, or two arrays of blocks if there is a structure
 
-    penalty = 0.0
-
-    @functools.cached_property
-    def jacobian(self) -> Any:
-        """A matrix, or two arrays of blocks if there is a structure."""
-        return self.model.jacobian(self.theta, self.residual)
-
-    def release(self) -> None:
-        """Let go of the Jacobian, whoever still holds the point."""
-        self.__dict__.pop("jacobian", None)
-
-    def bare(self) -> CallablePoint:
-        """The same without a Jacobian, to be kept for later."""
-        return CallablePoint(self.theta, self.residual, self.model)
+    penalty: ClassVar[float] = 0.0
 
 
 @dataclass(frozen=True)
 class WithArguments:
-    """A function with its further arguments; unlike a lambda, it can be pickled."""
+    """A function with additional arguments. Unlike a lambda, it can be pickled."""
 
     function: Callable[..., Any]
     args: tuple[Any, ...]
@@ -71,16 +60,16 @@ class WithArguments:
 
 
 class CallableResidual:
-    """Residual vectors r_i(theta) of a user's function.
+    """Residual vectors r_i(theta) given by a function of the user.
 
     Parameters
     ----------
     fun : callable
-        Maps theta to the residuals, flat; checked on every call.
+        Maps theta to a flat array of residuals, which is validated.
     jac : callable or {"2-point", "3-point", "cs"}
         Maps theta to the Jacobian in the coordinates of `retract`'s second argument.
     residual_dim : int
-        Entries of a residual vector.
+        Number of entries of a residual vector.
     structure : BlockStructure or None
         Two groups of parameters, if the problem has them.
     retract : callable or None
@@ -90,11 +79,23 @@ class CallableResidual:
     fixed : ndarray of bool or None
         Parameters that are not moved. Their columns of the Jacobian are zero.
     unit : ndarray or None
-        Characteristic size of each parameter, to which the damping is relative; None
-        takes it from the Jacobian.
+        Characteristic size of each parameter, which scales the damping. If None, it is
+        computed from the Jacobian.
     relative_step, sparsity, workers
         Of finite differences: relative steps, the pattern of the Jacobian, and a
         function like `map` that evaluates `fun` at several points.
+    needs_columns : bool
+        Whether the columns of the Jacobian must be known, not only its products.
+
+    Attributes
+    ----------
+    n_fun, n_jac : int
+        Number of residuals and Jacobians that were computed. Evaluations for finite
+        differences do not count.
+    size : int or None
+        Number of residuals, known from the first evaluation on.
+    groups : ndarray or None
+        Group of each parameter in finite differences, known from the first Jacobian on.
     """
 
     def __init__(
@@ -111,6 +112,7 @@ class CallableResidual:
         relative_step: Any = None,
         sparsity: Any = None,
         workers: Workers = map,
+        needs_columns: bool = False,
     ) -> None:
         self._fun, self._jac = fun, jac
         self.residual_dim = residual_dim
@@ -121,17 +123,25 @@ class CallableResidual:
         self.sparsity, self._workers = sparsity, workers
         if not callable(jac):
             self._differences = Differences(jac, relative_step, box)
-        self._returned = Returned(residual_dim, structure, retract is None, fixed)
+        self._returned = Returned(
+            residual_dim, structure, retract is None, fixed, needs_columns
+        )
         self.n_fun = self.n_jac = 0
-        self._size: int | None = None  # of the residuals, once known
-        self._groups: Indices | None = None  # of columns, once known
+        self.size: int | None = None
+        self.groups: Indices | None = None
 
     def at(self, theta: Array) -> CallablePoint:
         """Residual vectors at theta."""
         self.n_fun += 1
-        value = self._returned.residuals(self._fun(theta), self._size)
-        self._size = value.size
-        return CallablePoint(theta, value.reshape(-1, self.residual_dim), self)
+        value = self._returned.residuals(self._fun(theta), self.size)
+        self.size = value.size
+        return CallablePoint(theta, value.reshape(-1, self.residual_dim))
+
+    def linearized(self, point: CallablePoint) -> CallablePoint:
+        """The point with its Jacobian."""
+        if point.jacobian is not None:
+            return point
+        return replace(point, jacobian=self.jacobian(point.theta, point.residual))
 
     def retract(self, theta: Array, delta: Array) -> Array:
         """Theta moved by delta."""
@@ -151,8 +161,8 @@ class CallableResidual:
         bend: Array | None = None,
         slope: Array | None = None,
     ) -> NormalSystem:
-        """The system of the module's head with w = weight, c = bend, s = slope."""
-        r, J = point.residual, point.jacobian
+        """The system defined above with w = weight, c = bend, s = slope."""
+        r, J = point.residual, self.linearized(point).jacobian
         root = np.sqrt(weight)
         right = root[:, None] * r
         if bend is not None and slope is not None:
@@ -181,33 +191,34 @@ class CallableResidual:
 
     def product(self, point: CallablePoint, delta: Array) -> Array:
         """J delta, shape (n, residual_dim)."""
-        return self._product(point.jacobian, delta)
+        return self._product(self.linearized(point).jacobian, delta)
 
     def gradient(self, point: CallablePoint, weight: Array) -> Array:
         """Gradient of sum_i weight_i |r_i|**2 / 2."""
-        J, weighted = point.jacobian, weight[:, None] * point.residual
+        J = self.linearized(point).jacobian
+        weighted = weight[:, None] * point.residual
         if self.structure is not None:
             return self.structure.pull(J[0], J[1], weighted)
         return J.T @ weighted.ravel()
 
     def stationarity(self, theta: Array, gradient: Array) -> Array:
-        """The gradient where parameters can follow it, zero where bounds hold them."""
+        """The gradient, with zeros for parameters that are held by bounds."""
         if self.box is None:
             return gradient
         return np.where(self.box.stuck(theta, gradient), 0.0, gradient)
 
     def jacobian(self, theta: Array, residual: Array) -> Any:
-        """The Jacobian where the residuals are known."""
+        """The Jacobian at a theta with known residuals."""
         self.n_jac += 1
         if callable(self._jac):
             value = self._returned.jacobian(self._jac(theta), residual.size, theta)
             if self.fixed is None:
                 return value
             return self._without(value, self.fixed)
-        if self._groups is None:
-            self._groups = self._difference_groups(theta.size)
+        if self.groups is None:
+            self.groups = self._difference_groups(theta.size)
         changes = self._differences.changes(
-            self._evaluate, self.retract, theta, residual.ravel(), self._groups
+            self._evaluate, self.retract, theta, residual.ravel(), self.groups
         )
         if self.structure is not None:
             return self._difference_blocks(changes.slopes)
@@ -224,7 +235,7 @@ class CallableResidual:
         is_complex = self._jac == "cs"
         values = self._workers(self._fun, points)
         check = self._returned.residuals
-        return [check(value, self._size, is_complex) for value in values]
+        return [check(value, self.size, is_complex) for value in values]
 
     def _product(self, J: Any, delta: Array) -> Array:
         if self.structure is not None:

@@ -1,19 +1,20 @@
 r"""Scale and share of the inliers among residual vectors.
 
-The inliers are a normal law, the *core*, on a flat background. Of vectors in d
-dimensions let N lie within the radius :math:`R = k s` and G in the ring from there to
-2R. The law puts a part F inside and :math:`F_2 - F` into the ring; the background puts
-:math:`2^d - 1` times as many into the ring as inside, since that is how the volumes
-compare. So the core has ::
+The inliers follow a normal distribution, the *core*, on a flat background. Let N of the
+vectors, in d dimensions, be within the radius :math:`R = k s`, and G in the ring
+between R and 2R. Of the core, a fraction F is inside and :math:`F_2 - F` in the ring.
+Of the background, there are :math:`2^d - 1` times as many in the ring as inside, the
+ratio of the volumes. Hence the core has ::
 
     C = ((2**d - 1) N - G) / (2**d F - F_2)
 
-members and the background has B = N - C F inside. A uniform law has the second moment
-:math:`R^2 d / (d + 2)` there, which leaves for the core, with q parameters fitted, ::
+members, and there are B = N - C F of the background inside. The second moment of a
+uniform distribution is :math:`R^2 d / (d + 2)` there, so that the core has, with q
+fitted parameters, ::
 
     s**2 = (sum of squares inside - B R**2 d / (d + 2)) / ((d C - q) F m)
 
-where m is the second moment of the law inside, in units of d s**2.
+where m is the second moment of the normal distribution inside, in units of d s**2.
 """
 
 from __future__ import annotations
@@ -26,24 +27,24 @@ from scipy.stats import chi2
 
 from sklearn_mm._solver.roles import Array
 
-# The radius inside which the law has this part of its mass, in any dimension: that of
-# two standard deviations on a line.
+# Probability of the normal distribution within the radius, in any dimension: that of
+# two standard deviations in one dimension.
 _INSIDE = 0.9545
 _ITERATIONS = 30
-# The core has at least this part of what is inside.
+# The core has at least this fraction of the vectors inside.
 _LEAST_CORE = 0.25
 
 
 @dataclass(frozen=True)
 class Core:
-    """A normal law among residual vectors."""
+    """A normal distribution among residual vectors."""
 
     scale: float  # standard deviation of each component
     share: float  # of the vectors that belong to it
 
 
 def median_scale(norms: Array, d: int) -> float:
-    """Scale of a normal law with the same median norm."""
+    """Scale of the normal distribution with the same median norm."""
     return float(np.median(norms) / np.sqrt(chi2.ppf(0.5, d)))
 
 
@@ -74,7 +75,7 @@ def find_core(norms: Array, d: int, n_parameters: int, scale: float) -> Core:
         members = min((count - background) / _INSIDE, float(n))
         squares = float(np.square(norms[inside]).sum())
         squares -= background * (radius * scale) ** 2 * d / (d + 2.0)
-        # At least one degree of freedom: more parameters than that fit anything.
+        # At least one degree of freedom, since more parameters fit anything.
         freedom = max(d * members - n_parameters, 1.0)
         if not squares > 0.0:
             break

@@ -1,4 +1,4 @@
-r"""Covariance of parameters that a robust fit has found.
+r"""Covariance of the parameters of a robust fit.
 
 With residuals r, confidence weights :math:`w_i = \omega(r_i^2 / \tau^2)` and
 :math:`\psi_i = w_i r_i`, the fit solves :math:`\sum_i \psi_i x_i = P \beta`. Here x is
@@ -15,16 +15,15 @@ an L2 penalty. Linearised, with :math:`G = X^T W X` and noise that does not depe
           K = 1 + \frac{q}{m} \frac{\mathrm{var} \, \psi'}{(\mathrm{mean} \, \psi')^2}
 
 K is Huber's correction for few rows per parameter (Huber & Ronchetti, "Robust
-Statistics", section 7.6); m is the number of rows that take part and
-:math:`q = \mathrm{tr} \, (\rho G + P)^{-1} \rho G` that of the parameters which the
-penalty leaves. The sums do not mind rows that are rejected; m does, and it is all that
-does: it is the number of rows of positive weight where the kernel can give zeros.
-Kernels that cannot leave a little weight to every outlier, and m is the number of rows
-that would have the same total weight if the noise were normal,
-:math:`\sum w / E \, \omega`, at most all of them. Both are n for least squares, where V
-is the usual formula.
+Statistics", section 7.6); m is the number of rows that contribute, and :math:`q =
+\mathrm{tr} \, (\rho G + P)^{-1} \rho G` is the effective number of parameters. Rejected
+rows do not contribute to the sums and must not be counted. If the kernel has zero
+weights, m is the number of rows of positive weight. With other kernels, all outliers
+have some weight, and m is the number of rows that would have the same total weight if
+the noise were normal, :math:`\sum w / E \, \omega`, but at most n. For least squares,
+both are n, and V is the usual formula.
 
-Where the noise depends on x, the sandwich (HC3) takes the place of the middle term:
+If the noise depends on x, the middle term is replaced by that of HC3:
 
 .. math:: V = H^{-1} \sum_i \left(\frac{\psi_i}{1 - h_i}\right)^2 x_i x_i^T H^{-1},
           \quad H = \sum_i \psi'_i x_i x_i^T + P, \quad
@@ -32,10 +31,10 @@ Where the noise depends on x, the sandwich (HC3) takes the place of the middle t
 
 Several outputs that share a weight have :math:`\psi_k = \omega(\|r\|^2 / \tau^2) r_k`,
 whose derivative in its own residual is :math:`\omega + 2 z \omega'(z) r_k^2 / \|r\|^2`.
-Those in the other residuals have mean zero if the outputs' noise is independent, and
-each output then has a covariance of its own.
+The derivatives in the other residuals have mean zero if the noise of the outputs is
+independent, so that each output has its own covariance.
 
-Everything here is a function of NumPy values.
+All functions take and return NumPy values.
 """
 
 from __future__ import annotations
@@ -52,16 +51,17 @@ from sklearn_mm.kernels import Kernel, gaussian_moments
 
 # Relative step of the derivative of a kernel's weight, with an error of the same size.
 _STEP = 1e-7
-# Squared pivots of a matrix of unit diagonal below this ask for its eigenvalues.
+# Eigenvalues are computed if a squared pivot of a matrix with unit diagonal is below
+# this.
 _SAFE_PIVOT = 1e-10
-# The curvature of the sum of psi is used where it keeps this part of rho G in every
-# direction; it may be indefinite for kernels that reject.
+# The curvature of the sum of psi is used if it is at least this fraction of rho G in
+# all directions. It may be indefinite for kernels that reject.
 _CURVATURE = 0.1
-# Sums over rows have so many times the rounding errors of one product.
+# Rounding errors of sums over rows, in multiples of those of one product.
 _ROUNDINGS = 500
 # Rounding error of the number of parameters, for each of them.
 _WHOLE = 1e-9
-# Leverages are kept this far from one.
+# Smallest difference between one and a leverage.
 _LEVERAGE = 1e-8
 
 
@@ -92,7 +92,7 @@ class Influence:
         return cls(weight, weight[:, None] * residual, slope)
 
     def sums(self, sample_weight: Array) -> Array:
-        """Sums over rows, which add up: rows of `PsiMoments.of_sums`, (5, d)."""
+        """Sums over rows for `PsiMoments.of_sums`, (5, d)."""
         d = self.psi.shape[1]
         counts = np.where(self.weight > 0.0, sample_weight, 0.0)
         sums = np.empty((5, d))
@@ -106,9 +106,9 @@ class Influence:
 
 @dataclass(frozen=True)
 class PsiMoments:
-    """What the formulas need to know of residuals and weights.
+    """Moments of residuals and weights in the formulas.
 
-    Means are over m, the number of residuals that take part.
+    Means are over m, the number of residuals that contribute.
     """
 
     count: float  # m
@@ -158,11 +158,11 @@ class PsiMoments:
 
     @property
     def curvature(self) -> float:
-        """rho, the mean of psi' for each unit of weight."""
+        """rho, the mean of psi' per unit of weight."""
         return self.slope / self.weight
 
     def noise(self, n_parameters: float) -> float:
-        """Variance of a score for each unit of G, with both corrections.
+        """Variance of a score per unit of G, with both corrections.
 
         Infinite if there are not more residuals than parameters.
         """
@@ -174,7 +174,7 @@ class PsiMoments:
         return correction**2 * self.count / freedom * self.square / self.weight
 
     def factor(self, n_parameters: float) -> float:
-        """What G^-1 is multiplied by if nothing is penalised."""
+        """Factor of G^-1 if there is no penalty."""
         if not self.determined:
             return np.inf
         return self.noise(n_parameters) / self.curvature**2
@@ -245,7 +245,7 @@ class Covariance:
 def nonrobust_covariance(
     gram: Array, moments: PsiMoments, penalty: Array | float = 0.0
 ) -> Covariance:
-    """Covariance for noise that is the same in all rows.
+    """Covariance for noise with the same variance in all rows.
 
     Parameters
     ----------
@@ -268,7 +268,7 @@ def sandwich_covariance(
     bend: Array,
     penalty: Array | float = 0.0,
 ) -> Covariance:
-    """Covariance for noise that differs from row to row (HC3).
+    """Covariance for noise whose variance differs between rows (HC3).
 
     The parameters are those of `nonrobust_covariance`, and
 
@@ -351,10 +351,10 @@ def t_quantile(level: Any, freedom: Any) -> Array:
 def inverse_symmetric(H: Array, size: int = 0) -> tuple[Array, Array]:
     """(Pseudo-)inverse of a positive semidefinite matrix, and its null space.
 
-    Columns may be of very different size: the matrix is brought to a unit diagonal
-    first, where its rank is a matter of correlations, and the basis, of shape (q, k),
-    is one in these coordinates. Entries that are sums of `size` products have the
-    rounding errors of these.
+    Columns may be of very different size: the matrix is first scaled to a unit
+    diagonal, so that its rank only depends on correlations. The basis, of shape (q, k),
+    is in these coordinates. `size` is the number of products of which entries are sums,
+    for an estimate of their rounding errors.
     """
     scale = _sizes(H)
     unit = H / np.outer(scale, scale)
@@ -373,14 +373,14 @@ def inverse_symmetric(H: Array, size: int = 0) -> tuple[Array, Array]:
 
 
 def inverse_gram(J: Array) -> tuple[Array, Array]:
-    """The same for J'J, from J.
+    """The same for J'J, computed from J.
 
     If the rank is not full, a pseudo-inverse in parameters scaled by the norms of their
     columns. Columns of zeros are left out.
     """
     norms = np.sqrt(np.einsum("ij,ij->j", J, J))
     scale = np.where(norms > 0.0, norms, 1.0)
-    # Of the triangular factor: the left singular vectors are not needed.
+    # The triangular factor is sufficient without left singular vectors.
     R = np.linalg.qr(J / scale, mode="r")
     _, values, right = np.linalg.svd(R, full_matrices=True)
     values = np.append(values, np.zeros(len(right) - len(values)))
@@ -388,7 +388,7 @@ def inverse_gram(J: Array) -> tuple[Array, Array]:
 
 
 def undetermined(null_space: Array) -> Any:
-    """Which parameters a null space leaves open, given a basis of it."""
+    """Mask of the parameters that are not determined, given the null space."""
     return np.sum(np.square(null_space), axis=1) > 1e-12
 
 

@@ -44,21 +44,21 @@ _OUTLIER_SCALES = 3.0
     prefer_skip_nested_validation=True,
 )
 def robust_curve_fit(
-    f,
-    xdata,
-    ydata,
-    p0=None,
-    sigma=None,
-    absolute_sigma=False,
+    f: Any,
+    xdata: Any,
+    ydata: Any,
+    p0: Any = None,
+    sigma: Any = None,
+    absolute_sigma: bool = False,
     *,
     scale: Any = "auto",
     kernel: Any = "smooth_truncated_quadratic",
     bounds: Any = (-np.inf, np.inf),
-    jac=None,
-    check_finite=None,
-    nan_policy=None,
-    full_output=False,
-    **kwargs,
+    jac: Any = None,
+    check_finite: bool | None = None,
+    nan_policy: str | None = None,
+    full_output: bool = False,
+    **kwargs: Any,
 ) -> Any:
     """Fit a function to data with outliers.
 

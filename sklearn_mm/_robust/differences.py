@@ -1,8 +1,8 @@
 """Jacobians by finite differences.
 
-Parameters that no residual shares can be moved at the same time: columns are put in
-groups, and one evaluation (two for central differences) serves a whole group. Steps
-never leave the box of the bounds.
+Parameters that do not share a residual are varied at the same time: columns are
+assigned to groups, and one evaluation (two for central differences) is sufficient for a
+group. Steps never leave the bounds.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Differences:
     scheme : {"2-point", "3-point", "cs"}
         One-sided, central, or by a complex step.
     relative_step : float, ndarray or None
-        Steps in units of the parameters; None chooses.
+        Steps relative to the parameters. If None, they are chosen automatically.
     box : Box or None
         Where the function may be evaluated.
     """
@@ -67,7 +67,7 @@ class Differences:
         residual: Array,
         groups: Indices,
     ) -> Changes:
-        """Move the parameters of one group after the other.
+        """Vary the parameters of one group after the other.
 
         Parameters
         ----------

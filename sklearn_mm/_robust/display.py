@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, Self
+
 import numpy as np
 from scipy.sparse import issparse
 from sklearn.pipeline import Pipeline
@@ -98,16 +100,16 @@ class RobustFitDisplay:
     def __init__(
         self,
         *,
-        y_true,
-        y_pred,
-        weights,
-        radius,
-        curve=None,
-        feature_name=None,
-        scale=1.0,
-        leverage=None,
-        high_leverage=None,
-    ):
+        y_true: Any,
+        y_pred: Any,
+        weights: Any,
+        radius: float,
+        curve: Any = None,
+        feature_name: str | None = None,
+        scale: float = 1.0,
+        leverage: Any = None,
+        high_leverage: float | None = None,
+    ) -> None:
         self.y_true = y_true
         self.y_pred = y_pred
         self.weights = weights
@@ -121,16 +123,16 @@ class RobustFitDisplay:
     @classmethod
     def from_estimator(
         cls,
-        estimator,
-        X,
-        y,
+        estimator: Any,
+        X: Any,
+        y: Any,
         *,
-        kind="auto",
-        ax=None,
-        scatter_kwargs=None,
-        outlier_kwargs=None,
-        line_kwargs=None,
-    ):
+        kind: str = "auto",
+        ax: Any = None,
+        scatter_kwargs: dict[str, Any] | None = None,
+        outlier_kwargs: dict[str, Any] | None = None,
+        line_kwargs: dict[str, Any] | None = None,
+    ) -> Self:
         """Plot the residuals, weights and outliers of a robust regressor.
 
         Parameters
@@ -224,13 +226,13 @@ class RobustFitDisplay:
 
     def plot(
         self,
-        ax=None,
+        ax: Any = None,
         *,
-        kind="auto",
-        scatter_kwargs=None,
-        outlier_kwargs=None,
-        line_kwargs=None,
-    ):
+        kind: str = "auto",
+        scatter_kwargs: dict[str, Any] | None = None,
+        outlier_kwargs: dict[str, Any] | None = None,
+        line_kwargs: dict[str, Any] | None = None,
+    ) -> Self:
         """Plot the display.
 
         Parameters
@@ -308,7 +310,7 @@ class RobustFitDisplay:
         _legend_above_data(ax)
         return self
 
-    def _draw_fit(self, line_kwargs):
+    def _draw_fit(self, line_kwargs: dict[str, Any]) -> tuple[Any, Any]:
         """Plot curve and band over the feature; return residuals and points."""
         feature, grid, fitted = self.curve
         (self.line_,) = self.ax_.plot(grid, fitted, **line_kwargs)
@@ -324,7 +326,7 @@ class RobustFitDisplay:
         self.ax_.set(xlabel=self.feature_name or "feature", ylabel="target")
         return self.y_true - self.y_pred, np.stack([feature, self.y_true])
 
-    def _draw_residuals(self, line_kwargs):
+    def _draw_residuals(self, line_kwargs: dict[str, Any]) -> tuple[Any, Any]:
         """Plot zero line and band; return residuals and points."""
         residual, ax = self.y_true - self.y_pred, self.ax_
         several = residual.ndim == 2
@@ -349,7 +351,7 @@ class RobustFitDisplay:
             ax.set_ylabel(f"{ax.get_ylabel()}\n(log beyond the band)")
         return residual, np.stack([across, residual])
 
-    def _draw_leverage(self):
+    def _draw_leverage(self) -> Any:
         """Set up the axis of leverages and return them."""
         from matplotlib.ticker import LogLocator
 
@@ -371,7 +373,7 @@ class RobustFitDisplay:
         return leverage
 
 
-def _legend_above_data(ax):
+def _legend_above_data(ax: Any) -> None:
     """Add a legend inside the axes, extended so that it does not hide any points."""
     low, high = ax.get_ylim()
     legend = ax.legend(loc="upper center", ncols=2, fontsize="small")
@@ -384,7 +386,7 @@ def _legend_above_data(ax):
     ax.set_ylim(low, scale.inverted().transform([bottom + (top - bottom) / share])[0])
 
 
-def _leverages(estimator, model, X):
+def _leverages(estimator: Any, model: Any, X: Any) -> dict[str, Any]:
     """Leverages and the threshold for high ones."""
     if isinstance(estimator, Pipeline) and len(estimator) > 1:
         X = estimator[:-1].transform(X)
@@ -392,7 +394,7 @@ def _leverages(estimator, model, X):
     return {"leverage": leverage, "high_leverage": _HIGH * mean}
 
 
-def _one_feature(estimator, X, y_pred):
+def _one_feature(estimator: Any, X: Any, y_pred: Any) -> dict[str, Any]:
     """The curve over a single feature and its name; empty for several features."""
     shape = getattr(X, "shape", None) or np.shape(X)
     if shape[1] != 1 or y_pred.ndim > 1:

@@ -1,16 +1,16 @@
 r"""Weighted elastic nets, as the step of robust regression with an L1 penalty.
 
-With weights held fixed, the upper bound is a convex function of theta, ::
+For fixed weights, the upper bound is a convex function of theta, ::
 
     sum_i w_i (r_i - z_i' delta)**2 / 2 + l1 ||coef||_1 + l2 ||coef||**2 / 2
 
-scikit-learn's coordinate descent minimises it, from the present coefficients on: the
-bound never increases, whatever the accuracy, and the descent ends on a duality gap. The
-intercept is not penalised and drops out with weighted means.
+scikit-learn's coordinate descent minimises it, starting from the current coefficients,
+so that the bound never increases, whatever the accuracy. It stops at a given duality
+gap. The intercept is not penalised and is eliminated with weighted means.
 
-Coordinate descent wants rows. With more columns than rows these are the rows of X times
-the square roots of their weights; otherwise a Cholesky factor of the Gram matrix takes
-their place, which chunks of rows add up to.
+Coordinate descent needs rows. With more columns than rows, these are the rows of X
+times the square roots of their weights. Otherwise, a Cholesky factor of the Gram
+matrix, which is a sum over chunks of rows, is used instead.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _JITTER = 1e-13
 def elastic_net(
     rows: Array, targets: Array, l1: float, l2: float, coef: Array, gap: float = _GAP
 ) -> Array:
-    """Coefficients, from given ones on; no intercept.
+    """Coefficients without intercept, starting from the given ones.
 
     The sum over rows is penalised, not their mean. The rows are in Fortran order.
     """
@@ -70,7 +70,7 @@ def path(
             l1_ratio=l1_ratio,
             alphas=np.asarray(alphas),
             precompute=False,
-            coef_init=None if coef is None else coef.copy(),  # worked on in place
+            coef_init=None if coef is None else coef.copy(),  # modified in place
             check_input=False,
             tol=gap,
             max_iter=_MAX_ITER,
@@ -115,7 +115,7 @@ def minimize_bound(
     else:
         theta, quadratic = _by_gram(model, point, weights)
     decrease = quadratic + point.penalty - model.penalty(theta)
-    if not decrease > 0.0:  # at rest, but for rounding
+    if not decrease > 0.0:  # at the minimum, up to rounding
         return point.theta, 0.0
     return theta, decrease
 
@@ -138,7 +138,7 @@ def _by_rows(
             coef[:, k],
             frame.fit_intercept,
         )
-    # Offsets are those to residuals and to columns about the frame's mean.
+    # Offsets refer to residuals, and to columns centred at the mean of the frame.
     change = frame.pack(new - coef, offsets - frame.mean @ (new - coef))
     moved = A @ (new - coef) + offsets
     half = point.residual - 0.5 * moved

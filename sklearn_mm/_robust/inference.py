@@ -7,7 +7,7 @@ predictions do not lose digits. Nothing refers to the training data.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -37,7 +37,7 @@ from sklearn_mm._rows.table import Column, Rows, SumOver
 from sklearn_mm._solver.roles import Array
 from sklearn_mm.kernels import Kernel, gaussian_moments
 
-# For more columns the covariance, of q**2 numbers per output, is not formed.
+# For more columns, the covariance (q**2 numbers per output) is not computed.
 MAX_COLUMNS = 1_000
 # Total weights below this fraction of a row would make leverages overflow.
 _LEAST_WEIGHT = 1e-50
@@ -45,24 +45,24 @@ _LEAST_WEIGHT = 1e-50
 
 @dataclass(frozen=True)
 class Inference:
-    """What is known about the coefficients of a fit.
+    """Inference about the coefficients of a fit.
 
     Parameters
     ----------
     frame : Frame
-        How columns were standardised; theta belongs to standardised ones.
+        How columns were standardised.
     unit : ndarray of shape (n_outputs,)
-        A variance of one in the solver's units, in the user's.
+        A variance of one in the units of the solver, in those of the user.
     n_rows : float
         Number of rows, counted by their sample weights.
     robust_r2 : ndarray of shape (n_outputs,)
         Proportion of the variance that is explained.
     parts : tuple of Covariance or None
-        The covariance of theta for each output, if it has been formed.
+        The covariance of theta for each output, if available.
     distance : ndarray of shape (q, q) or None
-        (X'WX + P)^-1 in standardised columns, which makes leverages.
+        (X'WX + P)^-1 in standardised columns, for leverages.
     reason : str
-        Why the covariance has not been formed, or no intervals can be made of it.
+        Why the covariance is not available, or not sufficient for intervals.
     """
 
     frame: Frame
@@ -87,12 +87,8 @@ class Inference:
         if self.parts is None:
             return None
         A = _to_users(self.frame)
-        return np.array(
-            [
-                unit * _moved(A, part)
-                for unit, part in zip(self.unit, self.parts, strict=True)
-            ]
-        )
+        matrices = [_moved(A, part) for part in self.parts]
+        return self.unit[:, None, None] * np.array(matrices)
 
     def standard_errors(self) -> Array:
         """Standard errors of the user's coefficients, (n_outputs, q)."""
@@ -114,14 +110,17 @@ class Inference:
                 columns.append(np.full(rows.n_rows, np.inf))
                 continue
             args = (self.frame, unit * part.matrix)
-            columns.append(np.concatenate(list(rows.map(quadratic_forms, args=args))))
-        return np.column_stack(columns)
+            columns.append(rows.values(quadratic_forms, args=args))
+        # Of NumPy or Dask arrays.
+        stacked: Array = np.stack(columns, axis=-1)
+        return stacked
 
     def leverages(self, rows: Rows) -> Array:
         """x'(X'WX + P)^-1 x of rows: large far from rows that have weight."""
         assert self.distance is not None
         args = (self.frame, self.distance)
-        return np.concatenate(list(rows.map(quadratic_forms, args=args)))
+        leverages: Array = rows.values(quadratic_forms, args=args)
+        return leverages
 
 
 def infer(
@@ -139,7 +138,7 @@ def infer(
     problem, point : HalfQuadraticProblem, LinearPoint
         The problem and its solution.
     scaling : Scaling
-        The user's units.
+        The units of the user.
     tuning : float
         Width of the kernel in noise scales.
     cov_type : {"nonrobust", "HC3"}
@@ -154,65 +153,64 @@ def infer(
     args = (kernel, problem.tau, model.centre, model.spread)
     weights = problem.weights(point, Confidence(effort=1.0), memory)
     wanted = [SumOver(_row_sums, columns, args, False)]
-    if q <= MAX_COLUMNS:
+    if q <= MAX_COLUMNS and not model.l1:
         wanted.append(model.normal_sums(point.residual, weights))
-    found = model.rows.sums(*wanted)
-    sums = next(found)
-    total = problem.rows.total(problem.sample_weight)
+    found = model.rows.sums(wanted)
+    sums, ridge = next(found), model.ridge
+    reason, distance = "", None
+    parts: list[Covariance] = []
+    if model.l1:
+        reason = "The covariance is not defined with an L1 penalty."
+    elif q > MAX_COLUMNS:
+        reason = f"The covariance of {q} > {MAX_COLUMNS} coefficients is not formed."
+    else:
+        gram, _ = next(found)
+        distance = inverse_symmetric(gram + np.diag(ridge))[0]
+        distance /= max(scaling.weight, _LEAST_WEIGHT)
+        leverage = _leverage(model, distance) if cov_type == "HC3" else None
+        for k in range(d):
+            moments = PsiMoments.of_sums(
+                sums[:5, k], scaling.total, kernel, width, d, scaling.weight
+            )
+            if leverage is None:
+                part = nonrobust_covariance(gram, moments, ridge)
+            else:
+                part = _sandwich(problem, point, k, gram, moments, leverage, weights)
+            parts.append(part)
+        if model.alpha:
+            reason = "The bias of penalised coefficients (alpha > 0) is not known."
+    r2 = _robust_r2(sums, gaussian_moments(kernel, width, d))
     with np.errstate(over="ignore"):
         unit = np.square(scaling.spread) / scaling.weight
-        told = Inference(
-            frame=model.frame,
-            unit=unit,
-            n_rows=scaling.weight * total,
-            robust_r2=_robust_r2(sums, gaussian_moments(kernel, width, d)),
-        )
-    if model.l1:
-        return replace(told, reason="The covariance is not defined with an L1 penalty.")
-    if q > MAX_COLUMNS:
-        reason = f"The covariance of {q} > {MAX_COLUMNS} coefficients is not formed."
-        return replace(told, reason=reason)
-    moments = [
-        PsiMoments.of_sums(sums[:5, k], total, kernel, width, d, scaling.weight)
-        for k in range(d)
-    ]
-    gram, _ = next(found)
-    distance = inverse_symmetric(gram + np.diag(model.ridge))[0]
-    distance /= max(scaling.weight, _LEAST_WEIGHT)
-    if cov_type == "HC3":
-        parts = _sandwiches(problem, point, gram, distance, moments, weights)
-    else:
-        parts = tuple(nonrobust_covariance(gram, m, model.ridge) for m in moments)
-    reason = ""
-    if model.alpha:
-        reason = "The bias of penalised coefficients (alpha > 0) is not known."
-    return replace(told, parts=parts, distance=distance, reason=reason)
+        n_rows = scaling.weight * scaling.total
+    known = tuple(parts) if parts else None
+    return Inference(model.frame, unit, n_rows, r2, known, distance, reason)
 
 
-def _sandwiches(
+def _leverage(model: LinearResidual, distance: Array) -> Column:
+    """Leverages of all rows, which are needed once for each output."""
+    rows, args = model.rows, (model.frame, distance)
+    return rows.keep(rows.fill(rows.column(), quadratic_forms, args=args))
+
+
+def _sandwich(
     problem: HalfQuadraticProblem,
     point: LinearPoint,
+    output: int,
     gram: Array,
-    distance: Array,
-    moments: list[PsiMoments],
-    weights: Column,
-) -> tuple[Covariance, ...]:
-    """HC3 for each output; reuses the memory of the weights."""
+    moments: PsiMoments,
+    leverage: Column,
+    memory: Column,
+) -> Covariance:
+    """HC3 of one output; `memory` is that of a column."""
     model: LinearResidual = problem.model
-    rows = model.rows
-    args: tuple[Any, ...] = (model.frame, distance)
-    leverage = rows.keep(rows.fill(rows.column(), quadratic_forms, args=args))
     columns = (point.residual, problem.sample_weight, leverage)
-    parts = []
-    for k, each in enumerate(moments):
-        matrices: list[Array] = []
-        for task in (_squared_scores, _bends):
-            args = (problem.kernel, problem.tau, k)
-            column = problem.rows.fill(weights, task, *columns, args=args)
-            matrices.append(model.normal_equations(point.residual, column)[0])
-        meat, bend = matrices
-        parts.append(sandwich_covariance(gram, each, meat, bend, model.ridge))
-    return tuple(parts)
+    args = (problem.kernel, problem.tau, output)
+    scores = problem.rows.fill(memory, _squared_scores, *columns, args=args)
+    meat, _ = model.normal_equations(point.residual, scores)
+    bends = problem.rows.fill(memory, _bends, *columns, args=args)
+    bend, _ = model.normal_equations(point.residual, bends)
+    return sandwich_covariance(gram, moments, meat, bend, model.ridge)
 
 
 def _robust_r2(sums: Array, expected: tuple[float, float]) -> Array:
@@ -228,7 +226,7 @@ def _robust_r2(sums: Array, expected: tuple[float, float]) -> Array:
 
 
 def _to_users(frame: Frame) -> Array:
-    """The matrix that makes coefficients of X as it stands of theta."""
+    """Matrix that converts theta to coefficients in the units of X."""
     A = np.diag(np.append(1.0 / frame.scale, 1.0)[: frame.n_parameters])
     if frame.fit_intercept:
         A[-1, :-1] = -frame.mean / frame.scale

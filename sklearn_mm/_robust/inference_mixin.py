@@ -13,11 +13,13 @@ from sklearn.utils.extmath import safe_sparse_dot
 from sklearn.utils.validation import check_is_fitted
 
 from sklearn_mm._robust.inference import Inference
-from sklearn_mm._robust.problem import squared_norms
+from sklearn_mm._robust.linear import LinearPoint
+from sklearn_mm._robust.problem import HalfQuadraticProblem, squared_norms
 from sklearn_mm._robust.summary import RobustSummary
 from sklearn_mm._rows.sources import LazyRows
-from sklearn_mm._rows.table import Rows
+from sklearn_mm._rows.table import Column, Rows
 from sklearn_mm._rows.validation import validate_rows
+from sklearn_mm._solver.roles import Array
 from sklearn_mm.kernels import Kernel
 
 # Rows within this many noise scales are inliers (for one output).
@@ -40,7 +42,7 @@ class InferenceMixin:
     _inference: Inference
     _kernel: Callable[[int], tuple[Kernel, float]]  # and its width in noise scales
 
-    def conf_int(self, level=0.95):
+    def conf_int(self, level: float = 0.95) -> Array:
         """Compute confidence intervals of the coefficients.
 
         Parameters
@@ -76,11 +78,11 @@ class InferenceMixin:
         if inference.reason:
             raise ValueError(f"{inference.reason} There are no confidence intervals.")
         half = inference.quantile(level)[:, None] * inference.standard_errors()
-        plane = self._plane()
-        intervals = np.stack([plane - half, plane + half], axis=-1)
-        return intervals if np.ndim(self.coef_) > 1 else intervals[0]
+        return self._of_outputs(_intervals(self._plane(), half), axis=0)
 
-    def predict_interval(self, X, level=0.95, kind="prediction"):
+    def predict_interval(
+        self, X: Any, level: float = 0.95, kind: str = "prediction"
+    ) -> Array:
         """Compute prediction intervals, or confidence intervals of the mean.
 
         Parameters
@@ -98,7 +100,7 @@ class InferenceMixin:
         Returns
         -------
         intervals : ndarray of shape (n_samples, 2) or (n_samples, n_outputs, 2)
-            Lower and upper limits.
+            Lower and upper limits. A Dask array if X is one.
 
         Notes
         -----
@@ -130,14 +132,13 @@ class InferenceMixin:
         rows = Rows.of(X, self.chunk_size, self.n_jobs)
         variance = inference.variance_of_mean(rows)
         if kind == "prediction":
-            variance += np.square(self.scale_)
+            variance = variance + np.square(self.scale_)
         with np.errstate(invalid="ignore"):
             half = inference.quantile(level) * np.sqrt(variance)
         mean = self._predict_rows(rows).reshape(half.shape)
-        intervals = np.stack([mean - half, mean + half], axis=-1)
-        return intervals if np.ndim(self.coef_) > 1 else intervals[:, 0]
+        return self._of_outputs(_intervals(mean, half), axis=1)
 
-    def summary(self, level=0.95):
+    def summary(self, level: float = 0.95) -> RobustSummary:
         """Summarise the fit in a table of coefficients.
 
         Parameters
@@ -171,7 +172,7 @@ class InferenceMixin:
         inference = self._checked_inference(level)
         return RobustSummary.of(self, inference, self._plane(), level)
 
-    def confidence(self, X, y):
+    def confidence(self, X: Any, y: Any) -> Array:
         """Compute the confidence weights of the given rows.
 
         Parameters
@@ -186,7 +187,8 @@ class InferenceMixin:
         -------
         weights : ndarray of shape (n_samples,)
             Confidence weights in [0, 1]. A weight is one if the target equals its
-            prediction and decreases with the size of the residual.
+            prediction and decreases with the size of the residual. A Dask array if X
+            is one.
 
         See Also
         --------
@@ -202,9 +204,11 @@ class InferenceMixin:
         >>> model.confidence([[30.0], [30.0]], [60.0, 100.0]).round(2)
         array([1., 0.])
         """
-        return self._weigh(self._new_residuals(X, y))[0]
+        check_is_fitted(self)
+        kernel = self._kernel(np.size(self.scale_))
+        return self._of_new_residuals(X, y, np.float64, _confidence, *kernel)
 
-    def inlier_mask(self, X, y):
+    def inlier_mask(self, X: Any, y: Any) -> Any:
         """Determine which of the given rows are inliers.
 
         Parameters
@@ -220,7 +224,7 @@ class InferenceMixin:
         mask : ndarray of shape (n_samples,)
             Boolean mask of the inliers. The residual of an inlier is at most three
             noise scales. With several outputs, the norm of the residuals is compared
-            with the quantile of the same probability.
+            with the quantile of the same probability. A Dask array if X is one.
 
         See Also
         --------
@@ -236,43 +240,78 @@ class InferenceMixin:
         >>> model.inlier_mask([[30.0], [30.0]], [60.0, 100.0])
         array([ True, False])
         """
-        residual = self._new_residuals(X, y) / self.scale_
-        norms = np.sqrt(squared_norms(residual))
-        return norms <= inlier_scales(residual.shape[1])
+        return self._of_new_residuals(X, y, bool, _is_inlier)
 
-    def _checked_inference(self, level):
+    def _checked_inference(self, level: float) -> Inference:
         check_is_fitted(self)
         if not (isinstance(level, Real) and 0.0 < float(level) < 1.0):
             raise ValueError(f"level must be in (0, 1), got {level!r}.")
         return self._inference
 
-    def _plane(self):
+    def _of_outputs(self, values: Array, axis: int = 0) -> Any:
+        """Values of each output, or of the only one if y had one dimension."""
+        return values if np.ndim(self.coef_) > 1 else np.take(values, 0, axis)
+
+    def _record_inference(self, inference: Inference) -> None:
+        """Set what is known about the coefficients, in the units of the user."""
+        self._inference = inference
+        covariance = inference.covariance()
+        self.covariance_ = None if covariance is None else self._of_outputs(covariance)
+        self.robust_r2_ = self._of_outputs(inference.robust_r2)
+
+    def _record_rows(
+        self,
+        problem: HalfQuadraticProblem,
+        point: LinearPoint,
+        tuning: float,
+        out: Column | None,
+    ) -> None:
+        """Set the weights and the inlier mask of the training rows.
+
+        `out` is memory for the weights.
+        """
+        rows = problem.rows
+        self.weights_ = rows.output(problem.confidence(point, out=out), np.float64)
+        radius = inlier_scales(problem.model.shape[1]) * problem.tau / tuning
+        mask = rows.column(dtype=bool)
+        mask = rows.fill(mask, _is_within, point.residual, args=(radius,))
+        self.inlier_mask_ = rows.output(mask, bool)
+
+    def _plane(self) -> Array:
         """Coefficients, then the intercept if there is one, (n_outputs, q)."""
         coef = np.atleast_2d(self.coef_).astype(np.float64)
         if not self.fit_intercept:
             return coef
         return np.column_stack([coef, np.atleast_1d(self.intercept_)])
 
-    def _predict_rows(self, rows):
+    def _predict_rows(self, rows: Rows) -> Array:
         plane = (self.coef_.T, self.intercept_)
         if not isinstance(rows.X, LazyRows):
             return _predict(rows.X, *plane)
-        return np.concatenate(list(rows.map(_predict, args=plane)))
+        dtype = np.result_type(rows.X.dtype, self.coef_.dtype)
+        return rows.values(_predict, args=plane, shape=plane[0].shape[1:], dtype=dtype)
 
-    def _new_residuals(self, X, y):
-        """Residuals of rows, (n_samples, n_outputs)."""
+    def _of_new_residuals(
+        self, X: Any, y: Any, dtype: Any, function: Callable[..., Array], *args: Any
+    ) -> Any:
+        """Values of a function of the residuals of rows, in units of the scale."""
         check_is_fitted(self)
         X, y = validate_rows(self, X, y, reset=False, y_numeric=True, multi_output=True)
-        predicted = self._predict_rows(Rows.of(X, self.chunk_size, self.n_jobs))
-        y, predicted = (a.reshape(len(a), -1) for a in (y, predicted))
-        if y.shape != predicted.shape:
+        n_outputs, fitted = (
+            int(np.prod(shape[1:])) for shape in (y.shape, self.coef_.T.shape)
+        )
+        if n_outputs != fitted:
             raise ValueError(
-                f"y has {y.shape[1]} outputs, but {type(self).__name__} was fitted "
-                f"with {predicted.shape[1]}."
+                f"y has {n_outputs} outputs, but {type(self).__name__} was fitted "
+                f"with {fitted}."
             )
-        return y - predicted
+        args = (self.coef_.T, self.intercept_, self.scale_, function, *args)
+        if not isinstance(X, LazyRows):
+            return _of_residuals(X, y, *args)
+        rows = Rows.of(X, self.chunk_size, self.n_jobs)
+        return rows.values(_of_residuals, rows.place(y), args=args, dtype=dtype)
 
-    def _leverages(self, X):
+    def _leverages(self, X: Any) -> tuple[Array, float]:
         """Leverages of rows, and their mean over the training rows that have weight."""
         inference = self._inference
         if inference.parts is None:
@@ -283,25 +322,57 @@ class InferenceMixin:
         part = inference.parts[0]
         return inference.leverages(rows), part.n_parameters / part.n_rows
 
-    def _weigh(self, residual):
+    def _weigh(self, residual: Array) -> tuple[Array, Any]:
         """Confidence weights of residuals, and the largest residual of an inlier.
 
         With several outputs, the latter is in units of the noise scales.
         """
         residual = residual.reshape(len(residual), -1)
         d = residual.shape[1]
-        kernel, tuning = self._kernel(d)
-        weights = kernel.weight(squared_norms(residual / self.scale_, tuning))
+        weights = _confidence(residual / self.scale_, *self._kernel(d))
         unit = self.scale_ if d == 1 else 1.0
         return weights, inlier_scales(d) * unit
 
 
-def inlier_scales(d):
+def inlier_scales(d: int) -> float:
     """Largest norm of the d residuals of an inlier, in units of the noise scale."""
     if d == 1:
         return _INLIER_SCALES
-    return chi.ppf(2.0 * ndtr(_INLIER_SCALES) - 1.0, d)
+    return float(chi.ppf(2.0 * ndtr(_INLIER_SCALES) - 1.0, d))
 
 
-def _predict(X, coef, intercept):
+def _is_within(residual: Array, radius: float, out: Any = None) -> Any:
+    return np.less_equal(np.sqrt(squared_norms(residual)), radius, out=out)
+
+
+def _intervals(centre: Array, half: Array) -> Array:
+    return np.stack([centre - half, centre + half], axis=-1)
+
+
+def _predict(X: Any, coef: Array, intercept: Any) -> Array:
     return safe_sparse_dot(X, coef, dense_output=True) + intercept
+
+
+# Tasks on rows, which may run on workers: they take only what they need.
+
+
+def _of_residuals(
+    X: Any,
+    y: Array,
+    coef: Array,
+    intercept: Any,
+    scale: Any,
+    function: Callable[..., Array],
+    *args: Any,
+) -> Array:
+    predicted = _predict(X, coef, intercept)
+    residual = y.reshape(len(y), -1) - predicted.reshape(len(y), -1)
+    return function(residual / scale, *args)
+
+
+def _confidence(residual: Array, kernel: Kernel, tuning: float) -> Array:
+    return kernel.weight(squared_norms(residual, tuning))
+
+
+def _is_inlier(residual: Array) -> Any:
+    return _is_within(residual, inlier_scales(residual.shape[1]))

@@ -6,7 +6,6 @@ from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
-from scipy.sparse.linalg import LinearOperator
 from sklearn.utils._param_validation import (
     HasMethods,
     Interval,
@@ -16,30 +15,25 @@ from sklearn.utils._param_validation import (
 
 from sklearn_mm._estimator import criterion_options, warn_user
 from sklearn_mm._robust import arguments
-from sklearn_mm._robust.auto_width import find_width
+from sklearn_mm._robust.auto_width import fit_with_found_width
 from sklearn_mm._robust.block_structure import BlockStructure
 from sklearn_mm._robust.callable import CallableResidual, WithArguments
-from sklearn_mm._robust.known_inliers import WithKnownInliers, checked_kernel
-from sklearn_mm._robust.problem import HalfQuadraticProblem
-from sklearn_mm._robust.result import make_result
+from sklearn_mm._robust.problem import make_problem
+from sklearn_mm._robust.result import RobustLeastSquaresResult
 from sklearn_mm._robust.returned import check_start
 from sklearn_mm._robust.run import EXACT, INTERRUPTED, STALLED, Run
-from sklearn_mm._rows.table import Rows
 from sklearn_mm.baselines import Alternating, Joint
 from sklearn_mm.criteria import (
     CRITERIA,
-    Fixed,
-    RelaxedGeneralized,
+    Criterion,
     get_criterion,
 )
-from sklearn_mm.kernels import KERNELS, Quadratic
+from sklearn_mm.kernels import KERNELS, get_kernel
 
 # A damped step does not minimise the upper bound, so a level of the graduated scheme
 # takes more iterations than for linear models. (8 reached a lower cost than 4 on all
 # six bundle adjustments tried; see the table in examples/bundle_adjustment.py.)
 _ROUNDS_PER_LEVEL = 8
-# Numbers of evaluations and tolerances of the fits in the search for a width.
-_SEARCH_NFEV, _SUBSET_NFEV, _SEARCH_TOLERANCES = 60, 10, (1e-4, 1e-8, None)
 _TOLERANCE = [None, Interval(Real, 0, None, closed="left")]
 
 
@@ -76,36 +70,36 @@ _TOLERANCE = [None, Interval(Real, 0, None, closed="left")]
     prefer_skip_nested_validation=True,
 )
 def robust_least_squares(
-    fun,
-    x0,
+    fun: Any,
+    x0: Any,
     jac: Any = "2-point",
     bounds: Any = (-np.inf, np.inf),
     *,
     kernel: Any = "smooth_truncated_quadratic",
     tau: Any = 1.0,
     criterion: Any = "regemm",
-    residual_dim=1,
-    known_inliers=None,
-    fixed=None,
-    structure=None,
-    retract=None,
+    residual_dim: int = 1,
+    known_inliers: Any = None,
+    fixed: Any = None,
+    structure: BlockStructure | None = None,
+    retract: Any = None,
     args: Any = (),
-    kwargs=None,
-    eta=0.15,
-    eta_prime=None,
-    rho=0.5,
+    kwargs: Any = None,
+    eta: float = 0.15,
+    eta_prime: float | None = None,
+    rho: float = 0.5,
     ftol: Any = 1e-8,
     xtol: Any = 1e-8,
     gtol: Any = 1e-8,
-    x_scale=None,
-    diff_step=None,
-    jac_sparsity=None,
-    max_nfev=None,
-    callback=None,
-    workers=None,
-    verbose=0,
-    **scipy_options,
-):
+    x_scale: Any = None,
+    diff_step: Any = None,
+    jac_sparsity: Any = None,
+    max_nfev: int | None = None,
+    callback: Any = None,
+    workers: Any = None,
+    verbose: int = 0,
+    **scipy_options: Any,
+) -> RobustLeastSquaresResult:
     """Solve a nonlinear least-squares problem with a robust kernel.
 
     Finds a local minimum of ``sum_i tau**2 * psi(|r_i(x)|**2 / tau**2)``, where the
@@ -320,12 +314,14 @@ def robust_least_squares(
     >>> result.x.round(3)
     array([3. , 0.7])
     """
+    criterion = _named_criterion(criterion, eta, eta_prime, rho)
+    kernel = get_kernel(kernel)
     arguments.refuse_options("robust_least_squares", scipy_options)
+    arguments.check_kernel(kernel, criterion, known_inliers)
     x0 = arguments.checked_start(x0)
     box = arguments.checked_bounds(bounds, x0)
-    criterion = _named_criterion(criterion, eta, eta_prime, rho)
-    kwargs = {} if kwargs is None else kwargs
     arguments.check_together(jac, box, structure, retract, jac_sparsity)
+    kwargs = {} if kwargs is None else kwargs
     model = CallableResidual(
         WithArguments(fun, tuple(args), kwargs),
         WithArguments(jac, tuple(args), kwargs) if callable(jac) else jac,
@@ -337,26 +333,25 @@ def robust_least_squares(
         unit=arguments.checked_units(x_scale, x0.size),
         relative_step=arguments.checked_steps(diff_step, x0.size),
         workers=arguments.checked_workers(workers),
+        needs_columns=isinstance(x_scale, str),
     )
     point = model.at(x0)
     check_start(point, structure)
     if not callable(jac):
         shape = (point.residual.size, x0.size)
         model.sparsity = arguments.checked_sparsity(jac_sparsity, shape)
-    if isinstance(x_scale, str) and isinstance(point.jacobian, LinearOperator):
-        raise ValueError(
-            "x_scale='jac' needs the columns of the Jacobian, but jac returned a "
-            "LinearOperator. Pass the sizes of the parameters instead."
-        )
-    kernel = checked_kernel(kernel, known_inliers, len(point.residual), criterion)
+    kernel = arguments.with_known_inliers(kernel, known_inliers, len(point.residual))
     max_nfev = 100 * x0.size if max_nfev is None else max_nfev
     options = ((ftol, xtol, gtol), callback, verbose)
     if isinstance(tau, str):
-        result = _with_found_width(model, point, kernel, criterion, max_nfev, options)
+        result = fit_with_found_width(
+            model, point, kernel, criterion, max_nfev, options
+        )
     else:
         tau = arguments.checked_widths(tau, len(point.residual))
-        run = Run(_make_problem(model, kernel, tau, point), max_nfev, *options)
-        result = make_result(run, *run.minimize(point, criterion))
+        # One evaluation per iteration, and one was made at x0.
+        run = Run(make_problem(model, kernel, tau, point), max_nfev - 1, *options)
+        result = run.result(*run.minimize(point, criterion))
     _warn(result, ftol)
     if verbose:
         print(
@@ -367,65 +362,7 @@ def robust_least_squares(
     return result
 
 
-def _make_problem(model, kernel, tau, point, sample_weight=None):
-    n = len(point.residual)
-    # Values per row require all rows in one chunk.
-    whole = isinstance(kernel, WithKnownInliers) or np.ndim(tau) > 0
-    rows = Rows(None, n, chunk_size=n if whole else None)
-    sample_weight = np.ones(n) if sample_weight is None else sample_weight
-    return HalfQuadraticProblem(model, rows, kernel, tau, sample_weight)
-
-
-def _with_found_width(model, start, kernel, criterion, max_nfev, options):
-    """The result for a width that is estimated from the residuals."""
-    base = getattr(kernel, "kernel", kernel)
-    constant = base.tuning_constant(model.residual_dim)
-    if not np.isfinite(constant):  # least squares has no width
-        constant = 1.0
-
-    # Approximate fits do not need the smaller constants.
-    is_regemm = isinstance(criterion, RelaxedGeneralized)
-    rough = RelaxedGeneralized() if is_regemm else criterion
-
-    def solve(point, scale, exact):
-        problem = _make_problem(model, kernel, constant * scale, point)
-        budget = model.n_fun + _SEARCH_NFEV
-        run = Run(problem, budget, _SEARCH_TOLERANCES, None, 0)
-        chosen = Fixed(EXACT) if exact else rough
-        status, point, _ = run.minimize(point, chosen, keep_start=True)
-        return point, status == INTERRUPTED
-
-    def solve_subset(point, mask):
-        problem = _make_problem(model, Quadratic(), 1.0, point, mask.astype(float))
-        budget = model.n_fun + _SUBSET_NFEV
-        run = Run(problem, budget, _SEARCH_TOLERANCES)
-        # A fit to a few residuals may lead anywhere, even where fun cannot be
-        # evaluated. Errors of fun in general are found by the other fits.
-        with np.errstate(all="ignore"):
-            try:
-                status, point, _ = run.minimize(point, Fixed(EXACT), keep_start=True)
-            except (ArithmeticError, ValueError):
-                return point, False
-        return point, status == INTERRUPTED
-
-    n_free = start.theta.size if model.fixed is None else np.sum(~model.fixed)
-    found, interrupted = find_width(
-        solve, solve_subset, start, model.residual_dim, int(n_free)
-    )
-    tau = constant * found.core.scale
-    problem = _make_problem(model, kernel, tau, start)
-    run = Run(problem, model.n_fun + max_nfev, *options)
-    run.see(start, problem.objective(start))
-    if interrupted:
-        point = run.better(found.point)
-        result = make_result(run, INTERRUPTED, point, problem.objective(point))
-    else:
-        result = make_result(run, *run.minimize(found.point, Fixed(EXACT)))
-    result["scale"] = found.core.scale
-    return result
-
-
-def _warn(result, ftol):
+def _warn(result: RobustLeastSquaresResult, ftol: float | None) -> None:
     if result.status == STALLED:
         warn_user(
             f"robust_least_squares stopped after {result.nit} iterations: "
@@ -443,7 +380,9 @@ def _warn(result, ftol):
         )
 
 
-def _named_criterion(criterion, eta, eta_prime, rho):
+def _named_criterion(
+    criterion: Any, eta: float, eta_prime: float | None, rho: float
+) -> Criterion:
     if isinstance(criterion, Alternating):
         raise ValueError(
             "criterion=Alternating() is only supported by the contrastive Hebbian "

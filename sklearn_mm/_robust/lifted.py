@@ -17,7 +17,7 @@ Eliminating it leaves ``sum_i v_i**2 J_i' (I - r_i r_i' / s_i) J_i`` for theta.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -26,8 +26,8 @@ from sklearn_mm._robust.callable import CallablePoint
 from sklearn_mm._robust.problem import HalfQuadraticProblem, squared_norms
 from sklearn_mm._solver.roles import Array, Batch, Bounds, NormalSystem
 
-# Closer to u = 1 than this, gamma' is taken at this distance: kappa'(u) over
-# sqrt(kappa(u)) is 0 / 0 there. Only the curvature uses it.
+# Closer to u = 1 than this, gamma' is evaluated at this distance, because kappa'(u) /
+# sqrt(kappa(u)) is 0 / 0 at u = 1. It is only used for the curvature.
 _NUDGE = 1e-4
 
 
@@ -81,6 +81,10 @@ class LiftedProblem:
         dx, dv = self._split(delta)
         return np.concatenate([self.inner.retract(point.inner, dx), point.v + dv])
 
+    def linearized(self, point: LiftedPoint) -> LiftedPoint:
+        """The point with the Jacobian of the residuals at the parameters."""
+        return replace(point, inner=self.inner.linearized(point.inner))
+
     def normal_system(self, point: LiftedPoint, latent: Any) -> NormalSystem:
         """Gauss-Newton model of the lifted objective."""
         return _LiftedSystem(self.inner, point.inner, point.v)
@@ -99,7 +103,7 @@ class LiftedProblem:
 
 
 class _LiftedSystem:
-    """One theta and v; the weights' part depends on the damping."""
+    """The system at one theta and v. The part of the weights depends on the damping."""
 
     def __init__(
         self, inner: HalfQuadraticProblem, point: CallablePoint, v: Array

@@ -1,27 +1,26 @@
 r"""Residuals of a linear model in standardised columns.
 
 The design is standardised implicitly: column j enters as (x_j - m_j) / s_j, so that
-columns of very different size or offset (timestamps) do not spoil the normal equations,
-while X itself is neither copied nor changed::
+columns of very different size or offset (timestamps) do not affect the accuracy of the
+normal equations. X is neither copied nor changed::
 
     H = Z' diag(w) Z + P,     G = Z' diag(w) R - P theta,     theta+ = theta + H^-1 G
 
 where Z has a column of ones for the intercept and P is the penalty alpha / s_j**2,
-which is alpha for the coefficients in the units of X. Solving for the *change* of theta
-from its residuals makes every iteration one of iterative refinement.
+which is alpha for the coefficients in the units of X. Since the *change* of theta is
+computed from its residuals, each iteration is a step of iterative refinement.
 
-Sparse X is scaled but not centred, which would fill it.
+Sparse X is scaled but not centred, which would make it dense.
 
 Sums over rows are tasks of `Rows`: plain functions of the rows of one chunk and of the
-numbers that belong to them. Rows are neither copied nor changed: blocks of them that
-fit in the cache are multiplied as they stand, and the products are brought to
-standardised columns afterwards.
+numbers that belong to them. Blocks of rows that fit in the cache are multiplied
+unchanged, and the products are converted to standardised columns afterwards.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -31,9 +30,9 @@ from sklearn.utils.extmath import safe_sparse_dot
 from sklearn_mm._rows.table import Column, Rows, SumOver, row_chunks
 from sklearn_mm._solver.roles import Array, Indices
 
-# Entries of a block of standardised rows, 2 MB. On one thread sizes from an eighth of
-# this took within 10% of each other; two threads that share a smaller one's many short
-# calls wait for the interpreter's lock.
+# Entries of a block of standardised rows, 2 MB. On one thread, sizes from an eighth of
+# this take the same time within 10%. On two threads, smaller blocks mean more short
+# calls, which wait for the interpreter lock.
 _BLOCK_ENTRIES = 256_000
 # Means beyond this many spreads are subtracted from the rows before they are multiplied
 # (four of sixteen digits would be lost otherwise).
@@ -50,29 +49,29 @@ class Frame:
 
     @property
     def n_parameters(self) -> int:
-        """Number of coefficients, the intercept included."""
+        """Number of coefficients, including the intercept."""
         return len(self.mean) + int(self.fit_intercept)
 
+    @property
+    def shift(self) -> Array | None:
+        """What is subtracted from rows so that moments about the mean keep digits."""
+        far = np.abs(self.mean) > _FAR * self.scale
+        return np.where(far, self.mean, 0.0) if far.any() else None
+
     def pack(self, coef: Array, intercept: Array) -> Array:
-        """Theta of coefficients (n_features, n_outputs) of X as it stands."""
+        """Theta of coefficients (n_features, n_outputs) in the units of X."""
         parts = [coef * self.scale[:, None]]
         if self.fit_intercept:
             parts.append((intercept + self.mean @ coef)[None, :])
         return np.concatenate(parts).ravel()
 
     def unpack(self, theta: Array) -> tuple[Array, Array]:
-        """Coefficients (n_features, n_outputs) and intercepts of X as it stands."""
+        """Coefficients (n_features, n_outputs) and intercepts in the units of X."""
         B = theta.reshape(self.n_parameters, -1)
         coef = B[: len(self.mean)] / self.scale[:, None]
         if not self.fit_intercept:
             return coef, np.zeros(B.shape[1])
         return coef, B[-1] - self.mean @ coef
-
-    @property
-    def shift(self) -> Array | None:
-        """What to subtract from rows so that moments about the mean keep digits."""
-        far = np.abs(self.mean) > _FAR * self.scale
-        return np.where(far, self.mean, 0.0) if far.any() else None
 
 
 @dataclass(frozen=True)
@@ -88,7 +87,16 @@ class LinearPoint:
 class LinearResidual:
     """r_i = y_i - B' z_i for standardised rows z_i; theta is B, flattened.
 
-    Targets stay as they are given: tasks bring them to the solver's units.
+    Targets are stored in the units of the user; tasks convert them.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        Shape of theta when unpacked: rows of coefficients, the intercept last.
+    ridge : ndarray of shape (n_parameters,)
+        Diagonal of P.
+    is_sparse : bool
+        Whether X is sparse.
     """
 
     rows: Rows
@@ -98,16 +106,17 @@ class LinearResidual:
     spread: Array  # of the targets, one per output
     alpha: float = 0.0  # L2 penalty of coefficients in the units of X
     l1: tuple[float, ...] = ()  # L1 penalties, one per output, if there are any
+    shape: tuple[int, int] = field(init=False)
+    ridge: Array = field(init=False, repr=False)
+    is_sparse: bool = field(init=False)
 
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Shape of theta when unpacked: rows of coefficients, the intercept last."""
-        return self.frame.n_parameters, len(self.centre)
-
-    @property
-    def is_sparse(self) -> bool:
-        """Whether X is sparse."""
-        return bool(scipy.sparse.issparse(self.rows.X))
+    def __post_init__(self) -> None:
+        frame = self.frame
+        ridge = np.zeros(frame.n_parameters)
+        ridge[: len(frame.mean)] = self.alpha / np.square(frame.scale)
+        object.__setattr__(self, "shape", (frame.n_parameters, len(self.centre)))
+        object.__setattr__(self, "ridge", ridge)
+        object.__setattr__(self, "is_sparse", scipy.sparse.issparse(self.rows.X))
 
     def at(self, theta: Array, out: Column | None = None) -> LinearPoint:
         """The point of a theta, its residuals in the memory of `out`."""
@@ -149,14 +158,6 @@ class LinearResidual:
             pull = pull + np.abs(coef).sum(axis=0) * self.l1
         return pull
 
-    @property
-    def ridge(self) -> Array:
-        """Diagonal of P."""
-        ridge = np.zeros(self.shape[0])
-        frame = self.frame
-        ridge[: len(frame.mean)] = self.alpha / np.square(frame.scale)
-        return ridge
-
     def take(self, index: Indices) -> tuple[Any, Array]:
         """Some rows of X in double precision, and their targets."""
         X, y = self.rows.take(index, self.y)
@@ -183,11 +184,11 @@ class LinearResidual:
         self, residual: Column, weights: Column
     ) -> tuple[Array, Array]:
         """Z' diag(w) Z and Z' diag(w) R."""
-        ((H, G),) = self.rows.sums(self.normal_sums(residual, weights))
+        ((H, G),) = self.rows.sums([self.normal_sums(residual, weights)])
         return H, G
 
     def normal_sums(self, residual: Column, weights: Column) -> SumOver:
-        """What `normal_equations` adds up."""
+        """The sums of `normal_equations`."""
         function = sparse_sums if self.is_sparse else dense_sums
         return SumOver(function, (residual, weights), (self.frame,))
 
@@ -204,7 +205,7 @@ class LinearResidual:
 
 
 def _columnwise(A: Array, B: Array, out: Array) -> None:
-    """A @ B; a single column goes as a vector, which BLAS does in half the time."""
+    """A @ B; a single column is passed as a vector, which takes BLAS half the time."""
     if B.shape[1] == 1:
         np.matmul(A, B[:, 0], out=out[:, 0])
     else:
@@ -212,7 +213,7 @@ def _columnwise(A: Array, B: Array, out: Array) -> None:
 
 
 def columns_times(X: Array, v: Array) -> Array:
-    """X' v; BLAS, as fast on one thread, takes as long on two."""
+    """X' v. BLAS would be as fast on one thread, but not faster on two."""
     product: Array = np.einsum("ij,i->j", X, v)
     return product
 
@@ -224,7 +225,7 @@ def _block_rows(n_columns: int) -> int:
 def cache_blocks(X: Array) -> Iterator[tuple[slice, Array]]:
     """Blocks of rows that fit in the cache, each with memory for a copy of it.
 
-    It is the same memory for all: fresh pages take longer than the work on them.
+    All blocks share this memory, since new pages take longer than the computation.
     """
     height = max(1, min(_block_rows(X.shape[1]), X.shape[0]))
     buffer = np.empty((height, X.shape[1]))
@@ -233,7 +234,7 @@ def cache_blocks(X: Array) -> Iterator[tuple[slice, Array]]:
 
 
 def _blocks_in_double(X: Array) -> Iterator[tuple[slice, Array]]:
-    """Blocks of rows, converted if need be."""
+    """Blocks of rows in double precision."""
     for block, rows in cache_blocks(X):
         if X.dtype == np.float64:
             yield block, X[block]
@@ -305,7 +306,7 @@ def dense_sums(
     # interpreter lock in each call.
     height = min(_block_rows(p), n)
     buffer = np.empty((height, p + d + 1))
-    moments = np.zeros((p + d + 1, p + d + 1))
+    moments: Any = 0.0
     for block in row_chunks(n, height):
         rows = buffer[: block.stop - block.start]
         x = rows[:, :p]
@@ -316,9 +317,9 @@ def dense_sums(
             x *= root[block]
         np.multiply(residual[block], root[block], out=rows[:, p:-1])
         rows[:, -1:] = root[block]
-        # NumPy sees the same matrix twice and computes half of the products; unlike
-        # SciPy's wrapper of that routine, it lets other threads run meanwhile.
-        moments += rows.T @ rows
+        # NumPy recognises the same matrix and computes half of the products. Unlike
+        # SciPy's wrapper of that routine, it releases the interpreter lock.
+        moments = moments + rows.T @ rows
     gram, sums, ones = moments[:p, :p], moments[:p, p:], moments[p:, p:]
     offset = (frame.mean if shift is None else frame.mean - shift)[:, None]
     first = sums[:, d:]

@@ -10,14 +10,15 @@ from typing import Any
 import numpy as np
 import scipy.linalg
 import scipy.sparse.linalg
+from scipy.linalg.lapack import dpotrf, dpotrs
 
 from sklearn_mm._robust.elastic_net import minimize_bound
 from sklearn_mm._robust.linear import LinearPoint, LinearResidual
 from sklearn_mm._rows.table import Column
 from sklearn_mm._solver.roles import Array
 
-# Eigenvalues of the standardised Gram matrix below this share of the largest are
-# directions that the data do not determine; the minimum-norm solution ignores them.
+# Eigenvalues of the standardised Gram matrix below this fraction of the largest belong
+# to directions that the data do not determine. The minimum-norm solution ignores them.
 _RANK_TOLERANCE = 1e-13
 # H is not formed for more sparse columns than this.
 _MAX_GRAM = 2_000
@@ -52,9 +53,9 @@ def _conjugate_gradients(
 ) -> tuple[Array, Array]:
     """The same minimiser without forming H, for many sparse columns.
 
-    Conjugate gradients minimise over subspaces: delta' H delta = delta' G. Columns
-    with few entries have large penalties when they are standardised; the diagonal of H
-    makes up for that.
+    Conjugate gradients minimise over subspaces: delta' H delta = delta' G. Standardised
+    columns with few entries have large penalties, for which the diagonal of H
+    compensates as a preconditioner.
     """
     q, d = model.shape
     G = model.right_side(point.theta, model.gradient(point.residual, weights))
@@ -77,22 +78,20 @@ def _conjugate_gradients(
 class SymmetricFactor:
     """Minimum-norm solutions of H x = g for a symmetric, semidefinite H.
 
-    Cholesky where H is safely definite; otherwise eigenvectors, with those dropped
+    A Cholesky factor if H is safely definite. Otherwise, eigenvectors, without those
     that the data do not determine.
     """
 
     def __init__(self, H: Array) -> None:
-        # Unit diagonal: columns of any size are judged alike.
+        # A unit diagonal, so that the rank does not depend on the size of columns.
         self._scale = np.sqrt(np.maximum(np.diag(H), np.finfo(float).tiny))[:, None]
         balanced = H / (self._scale * self._scale.T)
         self._cholesky = None
-        try:
-            lower = scipy.linalg.cholesky(balanced, lower=True, check_finite=False)
-            if lower.diagonal().min() ** 2 > 1e3 * _RANK_TOLERANCE:
-                self._cholesky = lower
-                return
-        except scipy.linalg.LinAlgError:
-            pass
+        # LAPACK itself: scipy's functions take longer than it does for a few columns.
+        lower, failed = dpotrf(balanced, lower=True)
+        if not failed and lower.diagonal().min() ** 2 > 1e3 * _RANK_TOLERANCE:
+            self._cholesky = lower
+            return
         values, vectors = scipy.linalg.eigh(H, check_finite=False)
         keep = values > _RANK_TOLERANCE * max(values[-1], 0.0)
         self._values, self._vectors = values[keep], vectors[:, keep]
@@ -100,7 +99,6 @@ class SymmetricFactor:
     def solve(self, g: Array) -> Array:
         """Solution for the columns of g."""
         if self._cholesky is not None:
-            factor = (self._cholesky, True)
-            x = scipy.linalg.cho_solve(factor, g / self._scale, check_finite=False)
+            x, _ = dpotrs(self._cholesky, g / self._scale, lower=True)
             return x / self._scale
         return self._vectors @ ((self._vectors.T @ g) / self._values[:, None])

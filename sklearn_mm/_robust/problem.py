@@ -7,23 +7,26 @@ latent variables are the confidence weights u of the half-quadratic form (see
 
     upper(theta, u) = sum_i w_i (u_i ||r_i||**2 / 2 + tau**2 kappa(u_i)) + p(theta)
 
-With u = omega(z / sigma**2) and sigma >= 1 this bound grows with sigma, from J itself
-at sigma = 1 to the least-squares objective (u = 1) at infinity: kappa is convex, omega
-minimises the bound, and every u moves away from its minimiser as sigma grows. So the
-effort is 1/sigma. J is cheap here and serves as the lower bound, as in the paper.
+With u = omega(z / sigma**2) and sigma >= 1, this bound increases with sigma, from J
+itself at sigma = 1 to the least-squares objective (u = 1) at infinity: kappa is convex,
+omega minimises the bound, and every u moves away from its minimiser as sigma grows. The
+effort is therefore 1/sigma. J is cheap to compute and is used as the lower bound, as in
+the paper.
 
 Weights are functions of the residuals and the effort. They are computed chunk by chunk
-where they are needed, and nothing is kept but the sums.
+when they are needed, and only sums are stored.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Protocol
 
 import numpy as np
 
-from sklearn_mm._rows.table import Column, Rows
+from sklearn_mm._rows.table import Column, Rows, SumOver
 from sklearn_mm._solver.roles import Array, Batch, Bounds, NormalSystem
 from sklearn_mm.kernels import Kernel
 
@@ -51,6 +54,7 @@ class Confidence:
     effort: float = np.nan
     objective: float = np.nan  # J
     upper: float = np.nan
+    ahead: Iterator[Any] | None = None  # sums for the step, if they were asked for
 
 
 @dataclass(frozen=True)
@@ -67,6 +71,10 @@ class HalfQuadraticProblem:
         The kernel and its width, or one for each row if all rows are one chunk.
     sample_weight : ndarray of shape (n_samples,)
         Weight of each row.
+    ahead : callable or None, default=None
+        Sums that the step needs at a point for a latent. They are asked for together
+        with the bounds, which saves a cluster a round trip. Only useful where the first
+        effort that is tried is the one that is used.
     """
 
     model: Any
@@ -74,13 +82,14 @@ class HalfQuadraticProblem:
     kernel: Kernel
     tau: Any
     sample_weight: Column
+    ahead: Callable[[Any, Any, Confidence], Iterable[SumOver]] | None = None
 
     def at(self, theta: Array) -> Any:
         """Residuals at theta."""
         return self.model.at(theta)
 
     def start(self, batch: Batch) -> Confidence:
-        """Nothing is kept from one theta to the next."""
+        """Nothing is stored from one theta to the next."""
         return Confidence()
 
     def infer(
@@ -88,25 +97,31 @@ class HalfQuadraticProblem:
     ) -> Confidence:
         """Weights omega(z / sigma**2) with sigma = 1 / effort.
 
-        J is summed once at a point; a latent that has been there carries it on.
+        J is computed once at a point: latents of other efforts there contain it.
         """
         known = latent.objective == latent.objective  # not nan
         wanted = (not known, effort != 1.0)
         objective, upper = latent.objective, np.nan
+        ahead = latent.ahead if effort == latent.effort else None
         if any(wanted):
-            sums = self.rows.sum(
-                _bounds,
-                point.residual,
-                self.sample_weight,
-                args=(self.kernel, self.tau, effort, *wanted),
-            )
+            columns = (point.residual, self.sample_weight)
+            args = (self.kernel, self.tau, effort, *wanted)
+            bounds = SumOver(_bounds, columns, args, False)
+            rows = self.rows if self.ahead is None else self.model.rows
+            found = rows.sums(chain([bounds], self._ahead(point, effort)))
+            sums = next(found)
             if not known:
                 objective = float(sums[0]) + point.penalty
             upper = float(sums[1]) + point.penalty
+            ahead = found if self.ahead is not None else None
         if effort == 1.0:  # exact weights: psi is the minimum over u
-            return Confidence(effort, objective, objective)
-        # max(): for sigma close to 1 the two agree but for rounding.
-        return Confidence(effort, objective, max(upper, objective))
+            return Confidence(effort, objective, objective, ahead)
+        # max(): for sigma close to 1, the two agree up to rounding.
+        return Confidence(effort, objective, max(upper, objective), ahead)
+
+    def _ahead(self, point: ResidualPoint, effort: float) -> Iterable[SumOver]:
+        if self.ahead is not None:
+            yield from self.ahead(self, point, Confidence(effort))
 
     def evaluate(self, point: ResidualPoint, latent: Confidence) -> Bounds:
         """The half-quadratic bound above J, and J itself."""
@@ -137,7 +152,11 @@ class HalfQuadraticProblem:
             args=(self.kernel, self.tau, latent.effort),
         )
 
-    # What damped steps on nonlinear residuals need.
+    # Methods for damped steps on nonlinear residuals.
+
+    def linearized(self, point: Any) -> Any:
+        """The point with the Jacobian of the residuals there."""
+        return self.model.linearized(point)
 
     def normal_system(self, point: Any, latent: Confidence) -> NormalSystem:
         """Gauss-Newton model of the upper bound."""
@@ -154,10 +173,10 @@ class HalfQuadraticProblem:
     def decrease(
         self, point: ResidualPoint, latent: Confidence, new: ResidualPoint
     ) -> float:
-        """Decrease of the upper bound, its weights held fixed.
+        """Decrease of the upper bound for fixed weights.
 
-        Summed over differences: near the minimum the two bounds agree to more digits
-        than their difference has. It is nan where residuals are not finite.
+        Differences are summed, since near the minimum, the two bounds agree to almost
+        all digits. The result is nan if residuals are not finite.
         """
         with np.errstate(over="ignore", invalid="ignore"):
             total = self.rows.sum(
@@ -170,14 +189,56 @@ class HalfQuadraticProblem:
         return float(total)
 
 
+def make_problem(
+    model: Any,
+    kernel: Kernel,
+    tau: Any,
+    point: ResidualPoint,
+    sample_weight: Array | None = None,
+) -> HalfQuadraticProblem:
+    """The problem of nonlinear residuals, whose number is that at a point."""
+    n = len(point.residual)
+    # Values per row require all rows in one chunk.
+    whole = isinstance(kernel, WithKnownInliers) or np.ndim(tau) > 0
+    rows = Rows(None, n, chunk_size=n if whole else None)
+    sample_weight = np.ones(n) if sample_weight is None else sample_weight
+    return HalfQuadraticProblem(model, rows, kernel, tau, sample_weight)
+
+
+@dataclass(frozen=True, eq=False)
+class WithKnownInliers(Kernel):
+    """A kernel that is quadratic for residual vectors known to be inliers."""
+
+    kernel: Kernel
+    known: Any
+
+    def loss(self, z: Any) -> Array:
+        """Half of z where the inlier is known."""
+        return np.where(self.known, np.asarray(z) / 2, self.kernel.loss(z))
+
+    def weight(self, z: Any) -> Array:
+        """One where the inlier is known."""
+        return np.where(self.known, 1.0, self.kernel.weight(z))
+
+    def penalty(self, u: Any) -> Array:
+        """Zero where the inlier is known."""
+        return np.where(self.known, 0.0, self.kernel.penalty(u))
+
+    def upper_bound(self, z: Any, u: Any) -> Array:
+        """Half of z where the inlier is known."""
+        return np.where(self.known, np.asarray(z) / 2, self.kernel.upper_bound(z, u))
+
+
 def squared_norms(residual: Array, width: Any = 1.0) -> Array:
-    """Squared norm of each row's residual, in units of a width or of its own width."""
+    """Squared norms of residual vectors, in units of a common width or one per row."""
     if residual.shape[1] == 1:
         norms = np.square(residual[:, 0])
     else:
         norms = np.einsum("ij,ij->i", residual, residual)
-    if np.ndim(width) or width != 1.0:
+    if not isinstance(width, float):  # one for each row
         norms /= np.square(width)
+    elif width != 1.0:
+        norms /= width * width
     return norms
 
 
@@ -190,7 +251,7 @@ def _bounds(
     loss: bool,
     bound: bool,
 ) -> Array:
-    """J and the upper bound, those that are wanted, of some rows."""
+    """Sums of J and of the upper bound over some rows; zero if not requested."""
     z, sums = squared_norms(residual, tau), np.zeros(2)
     share = tau**2 * sample_weight
     if loss:

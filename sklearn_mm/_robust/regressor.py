@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from sklearn.base import (
@@ -28,21 +28,24 @@ from sklearn_mm._estimator import (
     warn_unless_converged,
 )
 from sklearn_mm._robust.inference import infer
-from sklearn_mm._robust.inference_mixin import InferenceMixin, inlier_scales
-from sklearn_mm._robust.init import given_start, supported_effort
-from sklearn_mm._robust.problem import HalfQuadraticProblem, squared_norms
+from sklearn_mm._robust.inference_mixin import InferenceMixin
+from sklearn_mm._robust.init import Plane, given_start, supported_effort
+from sklearn_mm._robust.linear import LinearPoint, LinearResidual
+from sklearn_mm._robust.problem import HalfQuadraticProblem
 from sklearn_mm._robust.reweighting import ReweightedLeastSquares, Workspace
 from sklearn_mm._robust.scaling import Scaling
-from sklearn_mm._robust.start.decision import robust_start
+from sklearn_mm._robust.start.decision import Start, robust_start
 from sklearn_mm._robust.verdict import warn_of_data
 from sklearn_mm._rows.statistics import unit_weights
 from sklearn_mm._rows.table import Rows
 from sklearn_mm._rows.validation import check_size, validate_rows
 from sklearn_mm._solver.history import History
+from sklearn_mm._solver.loop import Result
+from sklearn_mm._solver.roles import Array
 from sklearn_mm._solver.stages import Stage, run_stages
 from sklearn_mm.baselines import Alternating, Joint
-from sklearn_mm.criteria import CRITERIA, Fixed, get_criterion
-from sklearn_mm.kernels import KERNELS, get_kernel
+from sklearn_mm.criteria import CRITERIA, Criterion, Fixed, get_criterion
+from sklearn_mm.kernels import KERNELS, Kernel, get_kernel
 
 # Effort of the first weights. All-ones weights (0, the paper's choice) would discard a
 # good start; how good one given by the user is, is judged by its residuals. The one
@@ -301,7 +304,7 @@ class HalfQuadraticRobustRegressor(
     False
     """
 
-    _parameter_constraints: dict = {
+    _parameter_constraints: dict[str, Any] = {
         "kernel": [
             StrOptions(set(KERNELS)),
             HasMethods(["loss", "weight", "penalty", "upper_bound", "tuning_constant"]),
@@ -336,23 +339,23 @@ class HalfQuadraticRobustRegressor(
         *,
         criterion: Any = "regemm",
         scale: Any = "auto",
-        tuning=None,
-        alpha=0.0,
-        l1_ratio=0.0,
-        fit_intercept=True,
-        cov_type="nonrobust",
+        tuning: float | None = None,
+        alpha: float = 0.0,
+        l1_ratio: float = 0.0,
+        fit_intercept: bool = True,
+        cov_type: str = "nonrobust",
         init: Any = "auto",
-        eta=0.5,
-        eta_prime=0.75,
-        rho=0.5,
-        max_iter=100,
-        tol=1e-6,
-        warm_start=False,
-        chunk_size=None,
-        n_jobs=None,
-        random_state=None,
-        verbose=0,
-    ):
+        eta: float = 0.5,
+        eta_prime: float = 0.75,
+        rho: float = 0.5,
+        max_iter: int = 100,
+        tol: float = 1e-6,
+        warm_start: bool = False,
+        chunk_size: int | None = None,
+        n_jobs: int | None = None,
+        random_state: Any = None,
+        verbose: int = 0,
+    ) -> None:
         self.kernel = kernel
         self.criterion = criterion
         self.scale = scale
@@ -375,7 +378,7 @@ class HalfQuadraticRobustRegressor(
 
     @keep_state_on_error
     @_fit_context(prefer_skip_nested_validation=False)
-    def fit(self, X, y, sample_weight=None):
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Fit the model.
 
         Parameters
@@ -395,7 +398,8 @@ class HalfQuadraticRobustRegressor(
         self : object
             Fitted estimator.
         """
-        previous = self._previous_plane()
+        previous, penalties = self._previous_plane(), self._penalties()
+        criterion = self._criterion()
         data = X, y
         X, y = validate_rows(
             self, X, y, y_numeric=True, multi_output=True, ensure_all_finite=False
@@ -407,28 +411,29 @@ class HalfQuadraticRobustRegressor(
         scaling = Scaling.of(
             rows, y, weight, unit_weight, self.fit_intercept, type(self).__name__
         )
-        model = scaling.model(rows, y, *self._penalties())
-        kernel, tuning = self._kernel(model.shape[1])
-        criterion = self._criterion()
-        monitor = FitMonitor.of(self, *data, scaling.plane, scaling.objective)
+        model = scaling.model(rows, y, *penalties)
+        kernel, tuning = self._kernel(n_outputs := len(scaling.centre))
+        scale = self._known_scale(scaling)
         point = given_start(self.init, previous, model, scaling, *given)
         start = robust_start(
             model,
             weight,
             kernel=kernel,
             tuning=tuning,
-            scale=self._known_scale(scaling),
+            scale=scale,
             point=point,
             random_state=check_random_state(self.random_state),
         )
         warn_of_data(start, X.shape, bool(self.alpha))
-        if model.shape[1] > 1:  # each output in units of its own noise
+        if n_outputs > 1:  # each output in units of its own noise
             scaling = scaling.rescaled(start.scale)
-            model = scaling.model(rows, y, *self._penalties())
+            model = scaling.model(rows, y, *penalties)
             start = _in_noise_scales(model, start)
+        unit = scaling.objective
+        monitor = FitMonitor.of(self, *data, scaling.plane, unit)
         tau = tuning * float(start.scale[0])
         problem = HalfQuadraticProblem(model, rows.beside, kernel, tau, weight)
-        history, memory = History(), Workspace()
+        history, memory = History(), Workspace(total_weight=scaling.total)
         result = self._minimize(
             problem, start.point, criterion, previous, history, monitor, memory
         )
@@ -441,11 +446,11 @@ class HalfQuadraticRobustRegressor(
             infer(problem, result.point, scaling, tuning, self.cov_type, memory.weights)
         )
         self._record_rows(problem, result.point, tuning, memory.weights)
-        self.history_ = history.to_bunch(scaling.objective)
+        self.history_ = history.to_bunch(unit)
         self.n_iter_ = len(history)
         return self
 
-    def predict(self, X):
+    def predict(self, X: Any) -> Array:
         """Predict targets.
 
         Parameters
@@ -456,23 +461,23 @@ class HalfQuadraticRobustRegressor(
         Returns
         -------
         y_pred : ndarray of shape (n_samples,) or (n_samples, n_outputs)
-            Predicted targets.
+            Predicted targets. A Dask array if X is one.
         """
         check_is_fitted(self)
         X = validate_rows(self, X, reset=False)
         return self._predict_rows(Rows.of(X, self.chunk_size, self.n_jobs))
 
-    def __sklearn_tags__(self):
+    def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         return tags
 
-    def _previous_plane(self):
+    def _previous_plane(self) -> Plane | None:
         if self.warm_start and hasattr(self, "coef_"):
             return self.coef_, self.intercept_
         return None
 
-    def _criterion(self):
+    def _criterion(self) -> Criterion:
         if isinstance(self.criterion, Joint | Alternating):
             name = type(self.criterion).__name__
             where = {
@@ -488,7 +493,7 @@ class HalfQuadraticRobustRegressor(
             effort=_EXACT,
         )
 
-    def _kernel(self, n_outputs):
+    def _kernel(self, n_outputs: int) -> tuple[Kernel, float]:
         """The kernel and its width in units of the noise scale."""
         kernel, tuning = get_kernel(self.kernel), self.tuning
         if tuning is None:
@@ -497,24 +502,26 @@ class HalfQuadraticRobustRegressor(
         check_size("tuning", tuning)
         return kernel, float(tuning)
 
-    def _penalties(self):
+    def _penalties(self) -> tuple[float, float]:
         """The L2 and the L1 penalty."""
         return (1.0 - self.l1_ratio) * self.alpha, self.l1_ratio * self.alpha
 
-    def _known_scale(self, scaling):
+    def _known_scale(self, scaling: Scaling) -> Array | None:
         """The noise scale in the solver's units, or None if it has to be estimated."""
         if isinstance(self.scale, str):
             return None
         check_size("scale", self.scale)
         return float(self.scale) / scaling.spread
 
-    def _fitted_scale(self, scale):
+    def _fitted_scale(self, scale: Array) -> Any:
         """`scale_`: a number, or an array if there are several outputs."""
         if not isinstance(self.scale, str):
             scale = np.full(len(scale), float(self.scale))
         return scale if len(scale) > 1 else float(scale[0])
 
-    def _first_effort(self, problem, point, previous):
+    def _first_effort(
+        self, problem: HalfQuadraticProblem, point: LinearPoint, previous: Plane | None
+    ) -> float:
         if previous is not None or not isinstance(self.init, str):
             return supported_effort(problem, point)
         if self.init != "auto":
@@ -523,50 +530,32 @@ class HalfQuadraticRobustRegressor(
         # are zero and all rows are rejected. Stay close to the chosen start.
         return _EXACT if self.alpha * self.l1_ratio > 0.0 else _CHOSEN
 
-    def _minimize(self, problem, point, criterion, previous, history, monitor, memory):
+    def _minimize(
+        self,
+        problem: HalfQuadraticProblem,
+        point: LinearPoint,
+        criterion: Criterion,
+        previous: Plane | None,
+        history: History,
+        monitor: FitMonitor | None,
+        memory: Workspace,
+    ) -> Result:
         """Run with the criterion first, then with exact weights until convergence."""
         step = ReweightedLeastSquares(False, _RESOLUTION, memory)
-        tol, effort = (
-            max(self.tol, _HANDOVER),
-            self._first_effort(problem, point, previous),
-        )
+        tol = max(self.tol, _HANDOVER)
+        effort = self._first_effort(problem, point, previous)
         first = Stage(problem, criterion, step, tol, effort, monitor)
         # The criterion is not needed again because its certificate is tight here.
         step = ReweightedLeastSquares(True, _RESOLUTION, memory)
+        problem = replace(problem, ahead=step.wanted)  # no other effort will be tried
         last = Stage(problem, _EXACT_WEIGHTS, step, self.tol, _EXACT, monitor)
         return run_stages(
-            first,
-            last,
-            point,
-            history,
-            lambda: self.max_iter - len(history),
-            interruptible=True,
+            first, last, point, history, self.max_iter, interruptible=True
         )
 
-    def _record_inference(self, inference):
-        """Set what is known about the coefficients, in the user's units."""
-        self._inference = inference
-        covariance, r2 = inference.covariance(), inference.robust_r2
-        if np.ndim(self.coef_) == 1:
-            covariance, r2 = covariance[0] if covariance is not None else None, r2[0]
-        self.covariance_, self.robust_r2_ = covariance, r2
 
-    def _record_rows(self, problem, point, tuning, out):
-        """Set the weights and the inlier mask of the training rows."""
-        rows = problem.rows
-        self.weights_ = rows.output(problem.confidence(point, out=out), np.float64)
-        radius = inlier_scales(problem.model.shape[1]) * problem.tau / tuning
-        mask = rows.column(dtype=bool)
-        mask = rows.fill(mask, _is_within, point.residual, args=(radius,))
-        self.inlier_mask_ = rows.output(mask, bool)
-
-
-def _in_noise_scales(model, start):
+def _in_noise_scales(model: LinearResidual, start: Start) -> Start:
     """The same start with each output in units of its noise, as in the model."""
     theta = start.point.theta.reshape(model.shape) / start.scale
     point = model.at(theta.ravel(), start.point.residual)
     return replace(start, point=point, scale=np.ones_like(start.scale))
-
-
-def _is_within(residual, radius, out=None):
-    return np.less_equal(np.sqrt(squared_norms(residual)), radius, out=out)

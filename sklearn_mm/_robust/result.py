@@ -18,7 +18,6 @@ from sklearn_mm._robust.covariance import (
     psi_moments,
     undetermined,
 )
-from sklearn_mm._robust.run import Run
 from sklearn_mm._robust.schur import SchurPlan, SchurSystem
 from sklearn_mm._robust.systems import weighted_rows
 from sklearn_mm._solver.roles import Array
@@ -129,40 +128,3 @@ class RobustLeastSquaresResult(OptimizeResult):
 def _listed(numbers: Any) -> str:
     shown = ", ".join(map(str, numbers[:8]))
     return f"{shown}, ..." if len(numbers) > 8 else shown
-
-
-def make_result(
-    run: Run, status: int, point: Any, upper: float
-) -> RobustLeastSquaresResult:
-    """Make the result of a run from its last point."""
-    problem = run.problem
-    model, kernel = problem.model, problem.kernel
-    weights = problem.confidence(point)
-    grad = model.gradient(point, weights)
-    fixed = np.zeros(len(grad), dtype=bool) if model.fixed is None else model.fixed
-    active = np.zeros(len(point.theta), dtype=int)
-    if model.box is not None:
-        active = model.box.active(point.theta)
-    fields = {
-        "x": point.theta,
-        "cost": problem.objective(point),
-        "fun": point.residual.ravel(),
-        "jac": point.jacobian,
-        "grad": grad,
-        "optimality": float(np.abs(model.stationarity(point.theta, grad)).max()),
-        "active_mask": active,
-        "fixed": fixed,
-        "nfev": model.n_fun,
-        "njev": model.n_jac,
-        "nit": len(run.history),
-        "status": status,
-        "message": run.message(status),
-        "success": status > 0,
-        "weights": weights,
-        "tau": problem.tau,
-        "upper_bound": upper,
-        "history": run.history.to_bunch(),
-    }
-    base = getattr(kernel, "kernel", kernel)
-    fit = Fit(kernel, base, problem.tau, model.residual_dim, model.structure)
-    return RobustLeastSquaresResult(fields, fit)

@@ -25,6 +25,7 @@ class Returned:
     structure: BlockStructure | None
     additive: bool  # whether parameters are moved by addition
     fixed: Any  # mask of parameters that are not moved, or None
+    needs_columns: bool = False  # of the Jacobian, for x_scale='jac'
 
     def residuals(
         self, value: Any, size: int | None, is_complex: bool = False
@@ -80,6 +81,11 @@ class Returned:
                     f"{[part.shape for part in parts]}."
                 )
             return tuple(finite(part) for part in parts)
+        if self.needs_columns and isinstance(value, LinearOperator):
+            raise ValueError(
+                "x_scale='jac' needs the columns of the Jacobian, but jac returned a "
+                "LinearOperator. Pass the sizes of the parameters instead."
+            )
         if scipy.sparse.issparse(value):
             value = scipy.sparse.csr_array(value).astype(np.float64)
             finite(value.data)

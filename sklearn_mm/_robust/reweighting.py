@@ -1,13 +1,13 @@
 r"""Weighted least squares as the step of robust regression.
 
-With weights held fixed, the upper bound is quadratic in theta, and its minimiser solves
-the normal equations ``H delta = G`` of `linear.py`.
+For fixed weights, the upper bound is quadratic in theta, and its minimiser solves the
+normal equations ``H delta = G`` of `linear.py`.
 
-H costs p times as much as G. On many rows it is therefore kept while the weights change
-little, and theta moves along H_old^-1 G by exact line search. That decreases the upper
-bound by half of (delta' G)**2 / delta' H delta, which the line search computes: a
-sufficient descent in the sense of the paper's appendix, and all but the minimiser
-itself, since what matters of H is its shape and not its size.
+H takes p times as long to compute as G. For many rows, it is therefore kept while the
+weights change little, and theta moves along H_old^-1 G by exact line search. That
+decreases the upper bound by half of (delta' G)**2 / delta' H delta, which the line
+search computes: a sufficient descent in the sense of the paper's appendix. The result
+is close to the minimiser, since only the shape of H matters, not its size.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from sklearn_mm._rows.table import Column, SumOver
 from sklearn_mm._solver.roles import Array, Inferred, Moved, Proposal, Trial
 from sklearn_mm.kernels import Kernel
 
-# H is kept on more rows than this, or more entries of X, while the weights' mean
-# relative change is below.
+# H is kept if there are more rows or entries of X than this, as long as the mean
+# relative change of the weights is below the third number.
 _KEEP_ROWS, _KEEP_ENTRIES, _KEEP_DRIFT = 10_000, 500_000, 0.2
-# Over-relaxation beyond this keeps less than 3/4 of the decrease; it is not believed.
+# More over-relaxation keeps less than 3/4 of the decrease and is not used.
 _MAX_RELAXATION = 1.5
-_DIFFERENCE = 1e-3  # one-sided, of curvatures that need not be exact
+_DIFFERENCE = 1e-3  # step of one-sided differences for curvatures
 
 
 @dataclass
 class Reweighted(Proposal):
-    """Where weighted least squares leads, and how residuals change on the way."""
+    """Solution of weighted least squares, and the change of the residuals."""
 
     theta: Array
     moved: Column | None = None  # None if they have to be computed
@@ -60,23 +60,24 @@ class Workspace:
     weights: Column | None = None
     spare: Column | None = None  # for the residuals of the next point
     gram: KeptGram | None = None  # the matrix of an earlier round
-    latest: Reweighted | None = None  # it alone may hold changes of residuals
+    latest: Reweighted | None = None  # only this one may hold changes of residuals
     total_weight: float | None = None  # of the samples, which makes changes relative
 
 
 @dataclass
 class ReweightedLeastSquares:
-    """Go to the minimiser of the upper bound, or nearly so with a kept matrix.
+    """Move to the minimiser of the upper bound, or close to it with a kept matrix.
 
     Parameters
     ----------
     over_relaxed : bool, default=False
-        Whether to go further than the minimiser, by the ratio of the curvatures of the
-        upper bound and of J. For exact weights near the end of a run.
+        Whether to move further than the minimiser, by the ratio of the curvatures of
+        the upper bound and of J. This is useful with exact weights, near the end of a
+        run.
     resolution : float, default=0.0
-        Residuals below are rounding; moves need not be smaller.
+        Smaller residuals are rounding errors, and smaller moves are not necessary.
     state : Workspace
-        State, which the step of a next stage may go on with.
+        State, which the step of the next stage can continue to use.
     """
 
     over_relaxed: bool = False
@@ -90,19 +91,11 @@ class ReweightedLeastSquares:
         trial: Trial,
         rejected: Proposal | None = None,
     ) -> Reweighted:
-        """The minimiser, and what the upper bound loses on the way to it."""
+        """The minimiser and the decrease of the upper bound."""
         state, latest, model = self.state, self.state.latest, problem.model
-        weights = problem.weights(point, trial.latent, state.weights)
-        state.weights = weights
-        gram, wanted = state.gram, []
-        if self.over_relaxed:
-            wanted.append(curvatures(problem, point, trial.latent))
-        if gram is not None:
-            wanted += [
-                SumOver(_drift, (weights, gram.weights), (), False),
-                SumOver(products, (weights, point.residual)),
-            ]
-        sums = model.rows.sums(*wanted)
+        gram, sums = state.gram, trial.latent.ahead
+        if sums is None:
+            sums = model.rows.sums(self.wanted(problem, point, trial.latent))
         relaxation = 1.0
         if self.over_relaxed:
             relaxation = relaxation_of(next(sums), model.shape[1])
@@ -116,10 +109,25 @@ class ReweightedLeastSquares:
             state.latest = self._solve(model, point, relaxation)
         return state.latest
 
+    def wanted(
+        self, problem: HalfQuadraticProblem, point: LinearPoint, latent: Confidence
+    ) -> list[SumOver]:
+        """Sums that a proposal is made of, of weights that `state` holds then."""
+        state, wanted = self.state, []
+        state.weights = weights = problem.weights(point, latent, state.weights)
+        if self.over_relaxed:
+            wanted.append(curvatures(problem, point, latent))
+        if state.gram is not None:
+            wanted += [
+                SumOver(_drift, (weights, state.gram.weights), (), False),
+                SumOver(products, (weights, point.residual)),
+            ]
+        return wanted
+
     def take(
         self, problem: HalfQuadraticProblem, point: LinearPoint, inferred: Inferred
     ) -> Moved:
-        """Go there."""
+        """Move to the proposed theta."""
         proposal, state = inferred.trial.proposal, self.state
         assert isinstance(proposal, Reweighted)
         model: LinearResidual = problem.model
@@ -130,7 +138,7 @@ class ReweightedLeastSquares:
             new = model.moved(point, proposal.theta, memory)
         else:
             new = model.at(proposal.theta, state.spare)
-        state.spare = point.residual  # nobody needs it any more
+        state.spare = point.residual  # not needed any more
         # decrease = sum_i w_i u_i ||fitted_i - fitted_i'||**2 / 2 (+ penalty): the root
         # mean square change of the fitted values, invariant under any
         # reparametrisation of the model.
@@ -164,7 +172,7 @@ class ReweightedLeastSquares:
     ) -> None:
         gram = self.state.gram
         memory = None if gram is None else gram.weights
-        self.state.gram = None  # until the weights are those that belong to it
+        self.state.gram = None  # until its weights are stored
         if memory is None:
             memory = model.rows.column(dtype=np.float32)
         beside = model.rows.beside
@@ -181,9 +189,9 @@ class ReweightedLeastSquares:
     ) -> Reweighted | None:
         """Exact minimisation of the upper bound along H_old^-1 G.
 
-        None if the distance has not halved since the last step. A small change of the
-        weights is a large one of H where it falls on a row of high leverage; then H is
-        due to be computed anew.
+        None if the distance has not halved since the last step. Small changes of the
+        weights of rows with high leverage are large changes of H, which then has to be
+        recomputed.
         """
         delta = gram.factor.solve(G)
         slope = float(np.sum(delta * G))
@@ -205,14 +213,14 @@ class ReweightedLeastSquares:
 
 
 def _is_close(change: float, size: float) -> bool:
-    """Whether weights are like those of the kept matrix."""
+    """Whether the weights are close to those of the kept matrix."""
     return bool(change <= _KEEP_DRIFT * size)
 
 
 def curvatures(
     problem: HalfQuadraticProblem, point: LinearPoint, latent: Confidence
 ) -> SumOver:
-    """What `relaxation_of` is computed from."""
+    """The sums from which `relaxation_of` is computed."""
     args = (problem.kernel, problem.tau, latent.effort, _DIFFERENCE)
     return SumOver(_curvatures, (point.residual, problem.sample_weight), args, False)
 
@@ -221,15 +229,14 @@ def relaxation_of(sums: Array, d: int) -> float:
     """Ratio of the curvatures of the upper bound and of J, near a minimum.
 
     For residuals of dimension d, J has curvature omega + 2 z omega'(z) / d in the mean
-    over directions where the bound has omega. Where residuals do not depend on the
-    design, weighted least squares falls short of J's minimum by the ratio of their
-    means. Going further keeps the monotone decrease, since the bound is quadratic in
-    theta.
+    over directions where the bound has omega. If residuals do not depend on the design,
+    the step of weighted least squares is too short by the ratio of their means. A
+    longer step still decreases the bound, which is quadratic in theta.
     """
     bound, slope = sums
     curvature = bound + 2.0 * slope / _DIFFERENCE / d
     if not curvature > bound / _MAX_RELAXATION:
-        return 1.0  # far from a minimum, or a kernel for which this is no guide
+        return 1.0  # far from a minimum, or not a good estimate for this kernel
     return float(bound / curvature)
 
 

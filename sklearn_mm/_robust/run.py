@@ -15,16 +15,18 @@ from scipy.optimize import OptimizeResult
 
 from sklearn_mm._robust.lifted import LiftedProblem
 from sklearn_mm._robust.problem import HalfQuadraticProblem
+from sklearn_mm._robust.result import Fit, RobustLeastSquaresResult
 from sklearn_mm._solver.history import History
 from sklearn_mm._solver.levenberg_marquardt import LevenbergMarquardtStep
-from sklearn_mm._solver.loop import Status
-from sklearn_mm._solver.roles import Inferred, Monitor
+from sklearn_mm._solver.loop import Monitor, Status
+from sklearn_mm._solver.roles import Inferred
 from sklearn_mm._solver.stages import Stage, run_stages
 from sklearn_mm.baselines import Joint
 from sklearn_mm.criteria import Criterion, Fixed
 
 # Effort of exact weights, and of weights that are all one.
 EXACT, _ALL_ONES = 1.0, 0.0
+EXACT_WEIGHTS = Fixed(EXACT)
 # Exact weights take over from the criterion when its stopping rule holds with this
 # relative tolerance, since the bounds are tight from then on.
 _HANDOVER = 1e-3
@@ -59,7 +61,7 @@ class Run:
     def __init__(
         self,
         problem: HalfQuadraticProblem,
-        max_nfev: int,
+        max_iter: int,
         tolerances: Sequence[float | None],  # ftol, xtol, gtol
         callback: Callable[..., Any] | None = None,
         verbose: int = 0,
@@ -67,23 +69,18 @@ class Run:
         self.problem = problem
         self.history = History()
         self.reason = _CALLBACK  # of a stop
-        self.remark = ""  # added to the message
-        self._tolerances = [-1.0 if tol is None else tol for tol in tolerances]
-        self._max_nfev = max_nfev
+        self._remark = ""  # added to the message
+        ftol, xtol, gtol = tolerances
+        self._ftol = -1.0 if ftol is None else ftol
+        self._xtol = -1.0 if xtol is None else xtol
+        self._gtol = -1.0 if gtol is None else gtol
+        self._max_iter = max_iter
         self._callback, self._verbose = callback, verbose
         self._best: Any = None
         self._best_cost, self._best_iteration = np.inf, 0
-        self._kept: Any = None  # the start, if it is needed once more
 
-    def minimize(
-        self, point: Any, criterion: Criterion, keep_start: bool = False
-    ) -> tuple[int, Any, float]:
-        """Status, point, and the upper bound on which the last step was made.
-
-        Jacobians of points that have been left are let go of; with `keep_start`, not
-        that of the start, where other runs may begin too.
-        """
-        self._kept = point if keep_start else None
+    def minimize(self, point: Any, criterion: Criterion) -> tuple[int, Any, float]:
+        """Status, point, and the upper bound on which the last step was made."""
         exact = self._exact_stage()
         first, start, to_inner = self._criterion_stage(point, criterion)
         result = run_stages(
@@ -91,22 +88,24 @@ class Run:
             exact,
             start,
             self.history,
-            self._left,
+            self._max_iter,
             between=lambda last: self.better(to_inner(last), _CLEARLY_WORSE),
             max_rejected=_MAX_REJECTED,
             interruptible=True,
         )
-        status, point = self._status(result), result.point
-        better = self.better(point)
-        if better is point:
-            return status, point, result.memory.previous_upper
+        status, point = self._status(result), self.better(result.point)
+        left = self._max_iter - len(self.history)
         # Inaccurate weights in the first stage may lead away from a good point.
-        if status in (INTERRUPTED, _CALLBACK) or self._left() <= 0:
-            return status, better, result.memory.previous_upper
+        if (
+            np.array_equal(point.theta, result.point.theta)
+            or status in (INTERRUPTED, _CALLBACK)
+            or left <= 0
+        ):
+            return status, point, result.memory.previous_upper
         result = self._exact_stage().run(
-            better,
+            point,
             self.history,
-            self._left(),
+            left,
             max_rejected=_MAX_REJECTED,
             interruptible=True,
         )
@@ -116,28 +115,22 @@ class Run:
         self, point: Any, criterion: Criterion
     ) -> tuple[Stage | None, Any, Callable[[Any], Any]]:
         """The stage, its first point, and a map to the points of the problem."""
-        ftol = self._tolerances[0]
         step = LevenbergMarquardtStep()
         if isinstance(criterion, Joint):
             lifted = LiftedProblem(self.problem)
-            tol, monitor = max(ftol, _JOINT_HANDOVER), StageMonitor(self, _inner)
+            tol, monitor = max(self._ftol, _JOINT_HANDOVER), StageMonitor(self, _inner)
             stage = Stage(lifted, criterion, step, tol, EXACT, monitor)
             return stage, lifted.lift(point), _inner
-        if criterion == Fixed(EXACT):
+        if criterion == EXACT_WEIGHTS:
             return None, point, _same
-        tol, monitor = max(ftol, _HANDOVER), StageMonitor(self)
+        tol, monitor = max(self._ftol, _HANDOVER), StageMonitor(self)
         stage = Stage(self.problem, criterion, step, tol, _ALL_ONES, monitor)
         return stage, point, _same
 
     def _exact_stage(self) -> Stage:
-        ftol, xtol, gtol = self._tolerances
-        monitor = StageMonitor(self, tolerances=(xtol, gtol))
-        step, criterion = LevenbergMarquardtStep(), Fixed(EXACT)
-        return Stage(self.problem, criterion, step, ftol, EXACT, monitor)
-
-    def _left(self) -> int:
-        # Iterations without an evaluation (due to singular systems) count as well.
-        return self._max_nfev - max(self.problem.model.n_fun, len(self.history) + 1)
+        step = LevenbergMarquardtStep()
+        monitor = StageMonitor(self, tolerances=(self._xtol, self._gtol))
+        return Stage(self.problem, EXACT_WEIGHTS, step, self._ftol, EXACT, monitor)
 
     def _status(self, result: Any) -> int:
         return {
@@ -149,20 +142,44 @@ class Run:
             Status.INTERRUPTED: INTERRUPTED,
         }[result.status]
 
-    def message(self, status: int) -> str:
-        """Description of the reason for termination."""
-        return _MESSAGES[status] + self.remark
+    def result(self, status: int, point: Any, upper: float) -> RobustLeastSquaresResult:
+        """The result that ends at a point, given the bound of the last step."""
+        problem, model, kernel = self.problem, self.problem.model, self.problem.kernel
+        weights, point = problem.confidence(point), model.linearized(point)
+        grad = model.gradient(point, weights)
+        fixed = np.zeros(len(grad), dtype=bool) if model.fixed is None else model.fixed
+        active = np.zeros(len(point.theta), dtype=int)
+        if model.box is not None:
+            active = model.box.active(point.theta)
+        fields = {
+            "x": point.theta,
+            "cost": problem.objective(point),
+            "fun": point.residual.ravel(),
+            "jac": point.jacobian,
+            "grad": grad,
+            "optimality": float(np.abs(model.stationarity(point.theta, grad)).max()),
+            "active_mask": active,
+            "fixed": fixed,
+            "nfev": model.n_fun,
+            "njev": model.n_jac,
+            "nit": len(self.history),
+            "status": status,
+            "message": _MESSAGES[status] + self._remark,
+            "success": status > 0,
+            "weights": weights,
+            "tau": problem.tau,
+            "upper_bound": upper,
+            "history": self.history.to_bunch(),
+        }
+        base = getattr(kernel, "kernel", kernel)
+        fit = Fit(kernel, base, problem.tau, model.residual_dim, model.structure)
+        return RobustLeastSquaresResult(fields, fit)
 
     def see(self, point: Any, cost: float) -> None:
         """Store the point if its cost is the lowest so far."""
         if cost < self._best_cost:
-            self._best, self._best_cost = point.bare(), cost
+            self._best, self._best_cost = point, cost
             self._best_iteration = len(self.history)
-
-    def leave(self, point: Any) -> None:
-        """Hear that a step has led away from a point."""
-        if point is not self._kept:
-            point.release()
 
     def better(self, point: Any, share: float = _SAME_COST) -> Any:
         """The point, or an earlier one whose cost is lower by more than a fraction."""
@@ -170,7 +187,7 @@ class Run:
         if not self._best_cost < cost - share * abs(cost):
             return point
         k = self._best_iteration
-        self.remark = _EARLIER.format("x0" if k == 0 else f"iteration {k}")
+        self._remark = _EARLIER.format("x0" if k == 0 else f"iteration {k}")
         return self._best
 
     def update(self, point: Any, record: dict[str, Any]) -> bool:
@@ -236,18 +253,14 @@ class StageMonitor(Monitor):
         self._run = run
         self._to_inner = to_inner
         self._tolerances = tolerances
-        self._from: Any = None  # where the present step began
 
     def inferred(self, point: Any, inferred: Inferred) -> None:
         """The lower bound is the cost at the point."""
-        self._from = self._to_inner(point)
-        self._run.see(self._from, inferred.trial.lower)
+        self._run.see(self._to_inner(point), inferred.trial.lower)
 
     def end(self, point: Any, record: dict[str, Any]) -> bool:
         """True if the run has to stop; sets the reason."""
         point = self._to_inner(point)
-        if point is not self._from:
-            self._run.leave(self._from)
         if self._run.update(point, record):
             return True
         if self._tolerances is None:

@@ -12,7 +12,8 @@ worse than one that is distorted by outliers.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -24,26 +25,27 @@ from sklearn_mm._robust.linear import (
     cache_blocks,
     columns_times,
 )
-from sklearn_mm._rows.ranks import median
+from sklearn_mm._rows.ranks import first_counts, median
 from sklearn_mm._rows.statistics import weighted_median
-from sklearn_mm._rows.table import Column, Rows
+from sklearn_mm._rows.table import Column, Rows, SumOver
 from sklearn_mm._rows.validation import check_size
 from sklearn_mm._solver.roles import Array, Indices
 
-# Standard deviations beyond so many median absolute deviations, on so many rows,
-# are those of outliers in X.
+# Standard deviations of more than this many median absolute deviations, computed from
+# this many rows, are due to outliers in X.
 _BLOWN_UP, _ROBUST_ROWS = 50.0, 500
 _LARGEST_FLOAT = float(np.finfo(np.float64).max)
 
 
 @dataclass(frozen=True)
 class Scaling:
-    """How columns, targets and weights were brought to the solver's units."""
+    """How columns, targets and weights are converted to the units of the solver."""
 
     frame: Frame  # columns of X
     centre: Array  # of the targets, one per output
     spread: Array  # of the targets, one per output
     weight: float  # the largest sample weight
+    total: float  # sum of the weights in the units of the solver
     flat: bool  # y had one dimension
     dtype: Any  # of X, and so of the coefficients
 
@@ -57,48 +59,53 @@ class Scaling:
         fit_intercept: bool,
         estimator_name: str,
     ) -> Scaling:
-        """Scaling of data, which are checked on the way: X must be finite.
+        """Scaling of the data. Raises a ValueError if X is not finite.
 
-        A separate check would be one more pass over X.
+        A separate check would require another pass over X.
         """
-        moments = ColumnMoments.of(rows, sample_weight, fit_intercept)
+        placed, known = not isinstance(y, np.ndarray), (y, sample_weight, fit_intercept)
+        also = _first_counts(*known) if placed else []
+        moments = ColumnMoments.of(rows, sample_weight, fit_intercept, also)
         X = rows.X
         if not moments.finite:
             rows.check_finite(estimator_name)
         moments.check_sizes()
-        find = _target_units if isinstance(y, np.ndarray) else _placed_units
-        centre, spread = find(rows, y, sample_weight, fit_intercept)
+        if placed:
+            centre, spread = _placed_units(rows, *known, moments.also)
+        else:
+            centre, spread = _target_units(*known)
         for value in spread:
             check_size("The spread of y", value)
         frame = moments.frame(X.dtype)
-        return cls(frame, centre, spread, unit_weight, len(y.shape) == 1, X.dtype)
+        flat = len(y.shape) == 1
+        return cls(frame, centre, spread, unit_weight, moments.total, flat, X.dtype)
 
     def model(
         self, rows: Rows, y: Array, alpha: float = 0.0, l1: float = 0.0
     ) -> LinearResidual:
-        """The linear model of these data in the solver's units.
+        """The linear model of the data in the units of the solver.
 
-        The penalties, L2 and L1, are in the user's.
+        The penalties, L2 and L1, are in the units of the user.
         """
         units = (self.frame, self.centre, self.spread)
         lasso = tuple(l1 / self.weight / self.spread) if l1 else ()
         return LinearResidual(rows, y, *units, float(alpha) / self.weight, lasso)
 
     def rescaled(self, scale: Array) -> Scaling:
-        """The same with targets in units of their noise, given in the present ones."""
+        """The scaling with targets in units of the given noise scales."""
         return replace(self, spread=self.spread * scale)
 
     @property
     def objective(self) -> float:
-        """One in the solver's objective, in the user's units; a finite number.
+        """Factor from the objective of the solver to that of the user; finite.
 
-        Several outputs have several units. What they share is a scale of one.
+        With several outputs, the objective is in units of their noise scales.
         """
         square = float(self.spread[0]) ** 2 if len(self.spread) == 1 else 1.0
         return min(self.weight * square, _LARGEST_FLOAT)
 
     def theta(self, coef: Array, intercept: Array) -> Array:
-        """Theta of the user's coefficients, of shape (n_outputs, n_features)."""
+        """Theta of coefficients of the user, of shape (n_outputs, n_features)."""
         coef = np.asarray(coef, dtype=np.float64).T / self.spread
         return self.frame.pack(coef, (intercept - self.centre) / self.spread)
 
@@ -119,12 +126,12 @@ class Scaling:
 
 
 def _target_units(
-    rows: Rows, y: Array, sample_weight: Array, fit_intercept: bool
+    y: Array, sample_weight: Array, fit_intercept: bool
 ) -> tuple[Array, Array]:
     """Centre and spread of the targets, for each output.
 
-    The spread is a median of all rows, since outliers may be of any size and in any
-    places; the largest distance if most are equal.
+    The spread is a median over all rows, since outliers may be of any size and
+    anywhere. If most targets are equal, it is the largest distance.
     """
     Y = y.reshape(len(y), -1).astype(np.float64, copy=False)
     centre = np.zeros(Y.shape[1])
@@ -136,21 +143,36 @@ def _target_units(
     return centre, np.where(spread > 0, spread, np.where(largest > 0, largest, 1.0))
 
 
+def _first_counts(
+    y: Column, sample_weight: Column, fit_intercept: bool
+) -> list[SumOver]:
+    """Sums that `_placed_units` begins with, one per output."""
+    numbers, more = (_output, ()) if fit_intercept else (_distance, (0.0,))
+    return [
+        first_counts(numbers, y, sample_weight, (k, *more)) for k in range(_width(y))
+    ]
+
+
 def _placed_units(
-    rows: Any, y: Column, sample_weight: Column, fit_intercept: bool
+    rows: Any, y: Column, sample_weight: Column, fit_intercept: bool, counted: list[Any]
 ) -> tuple[Array, Array]:
-    """The same for targets that lie elsewhere."""
-    d = 1 if len(y.shape) == 1 else y.shape[1]
+    """The same for targets that are stored with the workers."""
+    d = _width(y)
     centre, spread = np.zeros(d), np.ones(d)
-    for k in range(d):
+    for k, found in enumerate(counted):
         if fit_intercept:
-            centre[k] = median(rows, _output, y, sample_weight, (k,))
+            centre[k] = median(rows, _output, y, sample_weight, (k,), found)
+            found = None
         args = (k, centre[k])
-        middle = median(rows, _distance, y, sample_weight, args)
+        middle = median(rows, _distance, y, sample_weight, args, found)
         if not middle > 0:
             middle = max(rows.beside.map(_largest, y, sample_weight, args=args))
         spread[k] = middle if middle > 0 else 1.0
     return centre, spread
+
+
+def _width(y: Column) -> int:
+    return 1 if len(y.shape) == 1 else int(y.shape[1])
 
 
 def _output(y: Array, k: int) -> Array:
@@ -167,34 +189,43 @@ def _largest(y: Array, weight: Array, k: int, centre: float) -> float:
 
 @dataclass(frozen=True)
 class ColumnMoments:
-    """Weighted moments of the columns about a centre, and what a few rows say."""
+    """Weighted moments of the columns about a centre, and medians of a few rows."""
 
+    total: float  # sum of the weights
     centre: Array
     first: Array  # of absolute values where columns are not centred
     second: Array
     median: Array
-    deviation: Array  # median absolute deviation; zero tells nothing
+    deviation: Array  # median absolute deviation; zero if unknown
     fit_intercept: bool
     centred: bool
+    also: list[Any] = field(default_factory=list)  # other sums that were asked for
 
     @classmethod
-    def of(cls, rows: Rows, sample_weight: Array, fit_intercept: bool) -> ColumnMoments:
-        """Moments in one pass over the rows."""
+    def of(
+        cls,
+        rows: Rows,
+        sample_weight: Array,
+        fit_intercept: bool,
+        also: Iterable[SumOver] = (),
+    ) -> ColumnMoments:
+        """Moments in one pass over the rows, and other sums, in the same round trip."""
         X, total = rows.X, rows.total(sample_weight)
         zeros = np.zeros(X.shape[1])
         if scipy.sparse.issparse(X):
             first, second = rows.sum(_sparse_moments, sample_weight, args=(total,))
-            return cls(zeros, first, second, zeros, zeros, fit_intercept, False)
+            return cls(total, zeros, first, second, zeros, zeros, fit_intercept, False)
         sample = _some_rows(rows, sample_weight).astype(np.float64)
-        # A nan or an infinity is reported by who asks for `finite`.
+        # NaN and infinity are reported by the caller, see `finite`.
         with np.errstate(over="ignore", invalid="ignore"):
             median = np.median(sample, axis=0)
             deviation = np.median(np.abs(sample - median), axis=0)
         centre = median if fit_intercept else zeros
-        args = (total, centre)
-        first, second = rows.sum(_moments, sample_weight, args=args)
+        moments = SumOver(_moments, (sample_weight,), (total, centre))
+        (first, second), *others = rows.sums([moments, *also])
+        sums = (total, centre, first, second)
         return cls(
-            centre, first, second, median, deviation, fit_intercept, fit_intercept
+            *sums, median, deviation, fit_intercept, centred=fit_intercept, also=others
         )
 
     @property
@@ -209,7 +240,7 @@ class ColumnMoments:
         if size.size:
             largest = int(np.argmax(size))
             check_size(f"Column {largest} of X", size[largest], smallest=0.0)
-        # What squares do not see, sums of the values themselves do.
+        # Columns whose squares vanish are detected by sums of the values themselves.
         seen = np.flatnonzero(self.first)
         if seen.size:
             smallest = seen[np.argmin(size[seen])]
@@ -218,7 +249,7 @@ class ColumnMoments:
     def frame(self, dtype: Any) -> Frame:
         """Mean and standard deviation of columns (1 for constant columns).
 
-        Both are replaced where a few entries have blown them up.
+        Both are replaced by robust estimates if a few entries dominate them.
         """
         mean, variance = np.zeros(len(self.centre)), self.second
         if self.centred:

@@ -1,4 +1,4 @@
-r"""Damped Gauss-Newton steps when parameters come in two groups.
+r"""Damped Gauss-Newton steps for parameters in two groups.
 
 The residual vector of observation i depends on a block c of the first group ("camera")
 and a block p of the second ("point"), with block Jacobians A_i and B_i. The damped
@@ -14,11 +14,11 @@ eliminated: with V_p = L_p L_p' and Z_i = A_i' B_i L_p^-T,
 
 The full matrix is never formed. Every pair of observations of one point adds a product
 Z_i Z_j' to a block of S. Pairs are listed once, sorted by the block they belong to, so
-that a block is one matrix product of stacked Z; the lists are gone through in batches
-that fit in the cache. S is dense up to some size and block-sparse beyond.
+that a block is one matrix product of stacked Z. The lists are processed in batches that
+fit in the cache. S is dense up to a certain size and block-sparse beyond.
 
-All other arrays are kept component by component, blocks last, so that the operations on
-many tiny matrices are a few operations on long vectors.
+All other arrays are stored component by component, with the blocks last, so that
+operations on many small matrices become a few operations on long vectors.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from sklearn_mm._solver.roles import Array
 
 # Size of S up to which it is dense: 4000 unknowns take 128 MB and half a second.
 _DENSE_SIZE = 4000
-# Observations, and pairs of them, that are worked on at a time: a few megabytes.
+# Number of observations, and of pairs, that are processed at a time: a few megabytes.
 _BATCH_OBSERVATIONS, _BATCH_PAIRS = 4096, 16384
-# Pivots of V below this share of its diagonal are rounding errors.
+# Pivots of V below this fraction of its diagonal are rounding errors.
 _PIVOT = 1e-14
 
 
@@ -55,7 +55,7 @@ class _Batch:
 
 
 class SchurPlan:
-    """What depends on the structure alone: an order of observations, and pairs."""
+    """What only depends on the structure: the order of observations, and pairs."""
 
     def __init__(self, structure: BlockStructure) -> None:
         self.structure = structure
@@ -77,7 +77,7 @@ class SchurPlan:
     def _pairs(self) -> tuple[Any, Any]:
         """All pairs of observations of one point, each in the order of cameras."""
         n = len(self.first)
-        # Half the memory, where that can hold the numbers.
+        # Half the memory, if the indices fit.
         every = np.arange(n, dtype=np.int32 if n < 2**31 else np.intp)
         lefts, rights = [every], [every]
         distance = 1
@@ -87,8 +87,8 @@ class SchurPlan:
             if not left.size:
                 return np.concatenate(lefts), np.concatenate(rights)
             right = left + distance
-            # Two observations of a point by one camera meet on the diagonal, where
-            # both orders count.
+            # Two observations of a point by one camera contribute to a diagonal block,
+            # in both orders.
             same = self.first[left] == self.first[right]
             lefts += [left, right[same]]
             rights += [right, left[same]]
@@ -158,13 +158,14 @@ class SchurSystem:
         self._dv = second.reshape(structure.n_second, -1).T
 
     def damped_step(self, damping: float) -> tuple[Array, float] | None:
-        """Minimiser of the damped model and the model's decrease without damping.
+        """Minimiser of the damped model, and the decrease of the model without damping.
 
-        None if the matrix is not positive definite to rounding.
+        None if the matrix is not positive definite up to rounding errors.
         """
         du, dv = damping * self._du, damping * self._dv
         U, T = _damped(self._U, du), _inverse_factor(_damped(self._V, dv))
-        # Arrays over observations are not named: here memory is at its peak.
+        # Arrays with one entry per observation are not bound to names, since memory use
+        # is largest here.
         reduced = self._first_sum(self._second_product(_solve(T, self._h))) - self._g
         x = self._solve_reduced(U, T, reduced)
         if x is None or not np.isfinite(x).all():
@@ -179,8 +180,8 @@ class SchurSystem:
     def inverse_blocks(self) -> tuple[Array, Array, Any]:
         """Blocks of the inverse of the normal matrix, without damping.
 
-        Where it is singular, that of the first group is a pseudo-inverse of S, and
-        points are what follows from it.
+        If it is singular, the block of the first group is a pseudo-inverse of S, from
+        which those of the second group follow.
 
         Returns
         -------
@@ -211,7 +212,7 @@ class SchurSystem:
             left, right = batch.left, batch.right
             middle = blocks[plan.first[left], :, plan.first[right], :]
             terms = Q[left] @ middle @ Q[right].transpose(0, 2, 1)
-            # Pairs are listed once, but for two views of a point by one camera.
+            # Pairs are listed once, except for two views of a point by one camera.
             twice = plan.first[left] != plan.first[right]
             terms[twice] += terms[twice].transpose(0, 2, 1)
             np.add.at(second, plan.second[left], terms)
@@ -255,7 +256,7 @@ class SchurSystem:
         for batch in plan.batches:
             size = len(batch.left)
             left, right = gathered[:, :size]
-            # mode: the indices are known to be in range, so nothing need be checked.
+            # mode: the indices are in range, so that no checks are needed.
             np.take(Z, batch.left, axis=0, out=left, mode="clip")
             np.take(Z, batch.right, axis=0, out=right, mode="clip")
             left, right = left.reshape(-1, p).T, right.reshape(-1, p)
@@ -357,7 +358,7 @@ def _full_matrix(blocks: Array, rows: Any, columns: Any, m: int) -> Array:
 def _solve_dense(
     blocks: Array, rows: Any, columns: Any, m: int, right: Array
 ) -> Array | None:
-    """Cholesky; cameras without observations stay where they are."""
+    """Cholesky factorisation. Cameras without observations are not moved."""
     p = blocks.shape[1]
     S = np.zeros((m, p, m, p))
     S[np.arange(m), :, np.arange(m)] = np.eye(p)

@@ -1,10 +1,10 @@
-"""Damped steps of least-squares problems with a Jacobian of one piece.
+"""Damped steps of least-squares problems whose Jacobian is a single matrix.
 
 The damping is relative to a scale of each parameter: the norm of its column by default
-(Marquardt's scaling, under which steps do not depend on units), or one that the user
-has chosen. Chosen scales are brought to the size of the problem, so that dampings mean
-the same: a damping of one doubles the largest diagonal entry of the normal matrix in
-the scaled parameters.
+(Marquardt's scaling, under which steps do not depend on units), or one given by the
+user. Given scales are multiplied by the size of the problem, so that the damping has
+the same meaning: a damping of one doubles the largest diagonal entry of the normal
+matrix in the scaled parameters.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import scipy.sparse.linalg
 from sklearn_mm._solver.roles import Array, NormalSystem
 
 _TINY = np.finfo(np.float64).tiny
-# Relative accuracy of iterative solutions, and products spent on the size of a Jacobian
-# that is known by its products alone.
+# Relative accuracy of iterative solutions, and the number of products for an estimate
+# of the size of a Jacobian that is only known by its products.
 _LSMR_TOLERANCE, _POWER_ITERATIONS = 1e-12, 4
 
 
@@ -44,9 +44,9 @@ def make_system(J: Any, r: Array, unit: Array | None = None) -> NormalSystem:
 
 
 def damping_scale(diagonal: Array, unit: Array | None) -> Array:
-    """What the damping multiplies, given the diagonal of the normal matrix."""
+    """Diagonal matrix of the damping, given the diagonal of the normal matrix."""
     if unit is None:
-        # Parameters that no residual depends on stay where they are.
+        # Parameters on which no residual depends are not moved.
         return np.where(diagonal > _TINY, diagonal, 1.0)
     size = float(np.max(diagonal * np.square(unit), initial=0.0))
     return (size if size > _TINY else 1.0) / np.square(unit)
@@ -65,7 +65,7 @@ class DenseSystem:
         left, self._values, self._right = scipy.linalg.svd(
             J / self._scale, full_matrices=False, check_finite=False
         )
-        # Columns of zeros: rounding errors must not move their parameters.
+        # Parameters of zero columns must not be moved by rounding errors.
         self._right[:, norms <= _TINY] = 0.0
         self._coordinates = left.T @ r
 
@@ -107,9 +107,9 @@ class SparseSystem:
 
 
 class OperatorSystem:
-    """Damped steps by LSMR, for Jacobians that are known by their products alone.
+    """Damped steps by LSMR, for Jacobians that are only known by their products.
 
-    Column norms are not known, so that the parameters' units matter.
+    Column norms are not known, so that steps depend on the units of the parameters.
     """
 
     def __init__(self, J: Any, r: Array, unit: Array | None = None) -> None:

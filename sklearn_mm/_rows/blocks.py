@@ -3,12 +3,13 @@
 `BlockRows` is the equivalent of `Rows` for Dask arrays. Blocks and columns stay with
 the workers; only small arguments and sums are transferred.
 
-A *trip* submits one graph to the Dask scheduler and returns one small result: the sum
-over all blocks, which the workers compute a few blocks at a time. Nothing is computed
-between trips. A column that is filled is a recipe, a function of other columns (and of
-X), which is evaluated inside the tasks that need it. A column that has to be *kept* is
-computed once, together with the next sum that needs it, and stays with the workers as
-futures. If a worker is lost, Dask computes them again from the blocks of X.
+A *trip* submits one graph to the Dask scheduler and returns small results: sums over
+the blocks, which the workers add up until few enough are left for the caller. Nothing
+is computed between trips. A column that is filled is a recipe, a function of other
+columns (and of X), which is evaluated inside the tasks that need it. A column that has
+to be *kept* is computed once, together with the next sum that needs it, and stays with
+the workers as futures. If a worker is lost, Dask computes them again from the blocks of
+X.
 
 Only `dask.delayed` and `dask.persist` are used, so that any Dask scheduler works: that
 of a cluster, threads, or the calling thread.
@@ -22,14 +23,15 @@ from typing import Any
 
 import numpy as np
 
-from sklearn_mm._rows.table import RowNumbers, SumOver, add
+from sklearn_mm._rows.table import PIECE_ROWS, RowNumbers, SumOver, add, row_chunks
 from sklearn_mm._rows.workers import one_blas_thread
 from sklearn_mm._solver.roles import Array, Indices
 
-# Number of values that one task of a reduction adds up, in order. For at most as many
-# blocks, the sum equals that of a loop over the blocks to the last bit.
+# Number of values that one task of a reduction, or the caller, adds up in order. For at
+# most as many blocks, the sum equals that of a loop over the blocks to the last bit,
+# and there is no task but those of the blocks.
 _FAN_IN = 32
-# Numbers of this process are sent to the workers on purpose.
+# Arrays of this process are sent to the workers on purpose.
 _GRAPH_CARRIES_ROWS = {"distributed.admin.large-graph-warning-threshold": "1TB"}
 
 
@@ -44,9 +46,9 @@ class BlockColumn:
     function, columns, args : callable, tuple, tuple
         The recipe.
     reads_rows : bool
-        Whether the function is one of the rows of X as well.
+        Whether the function also takes the rows of X.
     parts : list of Delayed, default=None
-        What there is already: one part for each block.
+        The values, if they exist already: one part per block.
     """
 
     def __init__(
@@ -59,16 +61,16 @@ class BlockColumn:
     ) -> None:
         self.function, self.columns, self.args = function, columns, args
         self.reads_rows, self.parts = reads_rows, parts
-        self.wanted = False  # it is to be kept when it is next needed
+        self.wanted = False  # whether to keep it when it is next needed
         self.shape: tuple[int, ...] = ()  # of the array that was placed
 
     def hold(self, parts: list[Any]) -> None:
-        """Be these parts; what they were made of is let go."""
+        """Replace the recipe, which is released, by its values."""
         self.parts, self.wanted = parts, False
         self.function, self.columns, self.args = None, (), ()
 
     def pending(self) -> Iterator[BlockColumn]:
-        """Columns that are to be kept, of this one and those it is made of."""
+        """Columns to be kept, among this one and those that it is made of."""
         for column in self.columns:
             if isinstance(column, BlockColumn):
                 yield from column.pending()
@@ -103,18 +105,18 @@ class BlockRows:
         self.n_rows: int = X.shape[0]
         self.chunks: list[slice] = X.row_blocks
         self.beside = BlockRows(X, blocks, False) if reads_rows else self
-        # Where workers hold the blocks, every task names its own, needed or not: the
-        # scheduler then leaves it, and the columns, where they are.
+        # If the workers hold the blocks, every task names its own, even if it does not
+        # need it: the scheduler then leaves the block and the columns where they are.
         held = (block.dask.get(block.key) for block in blocks)
         self._anchored = all(hasattr(value, "result") for value in held)
 
     # Columns
 
     def column(self, n_columns: int | None = None, dtype: Any = np.float64) -> None:
-        """Nothing: workers bring the memory for columns."""
+        """Nothing, since the workers allocate the memory of columns."""
 
     def place(self, values: Any) -> Any:
-        """A column of any array, which is sent to the workers if it is not there."""
+        """Turn an array into a column; it is sent to the workers if necessary."""
         import dask
 
         if isinstance(values, BlockColumn) or _is_constant(values):
@@ -139,24 +141,39 @@ class BlockRows:
         *columns: Any,
         args: tuple[Any, ...] = (),
     ) -> BlockColumn:
-        """A column of the values of `map`, which are computed when they are needed."""
+        """Return a column of the values of `map`, computed when they are needed."""
         return BlockColumn(function, columns, args, self._reads_rows)
 
     def keep(self, column: BlockColumn) -> BlockColumn:
-        """Have a column computed once, with the next sum that needs it, and kept."""
+        """Mark a column to be computed once, with the next sum that needs it."""
         column.wanted = column.parts is None
         return column
 
     def output(self, column: BlockColumn, dtype: Any) -> Any:
         """A column of single numbers as a Dask array whose blocks are kept."""
-        import dask.array as da
-
         if self.keep(column).wanted:
             self._keep([column])
         assert column.parts is not None
+        return self._array(column.parts, (), dtype)
+
+    def values(
+        self,
+        function: Callable[..., Any],
+        *columns: Any,
+        args: tuple[Any, ...] = (),
+        shape: tuple[int, ...] = (),
+        dtype: Any = np.float64,
+    ) -> Any:
+        """Values of `map`, of this shape per row, as a Dask array to be computed."""
+        call = SumOver(function, columns, args, self._reads_rows)
+        return self._array(self._tasks([call], function=_only), shape, dtype)
+
+    def _array(self, parts: list[Any], shape: tuple[int, ...], dtype: Any) -> Any:
+        import dask.array as da
+
         arrays = [
-            da.from_delayed(part, (chunk.stop - chunk.start,), dtype)
-            for part, chunk in zip(column.parts, self.chunks, strict=True)
+            da.from_delayed(part, (chunk.stop - chunk.start, *shape), dtype)
+            for part, chunk in zip(parts, self.chunks, strict=True)
         ]
         return da.concatenate(arrays)
 
@@ -183,12 +200,48 @@ class BlockRows:
         args: tuple[Any, ...] = (),
     ) -> Any:
         """Sum of the values of `map`, or of each entry if they are tuples."""
-        return next(self.sums(SumOver(function, columns, args, self._reads_rows)))
+        call = SumOver(function, columns, args, self._reads_rows)
+        return next(self.sums([call]))
 
-    def sums(self, *wanted: SumOver) -> Iterator[Any]:
+    def sums(self, wanted: Iterable[SumOver]) -> Iterator[Any]:
         """Several sums in one trip."""
+        wanted = tuple(wanted)
         kept = _pending(column for call in wanted for column in call.columns)
         return iter(self._keep(kept, wanted))
+
+    def fold(
+        self,
+        function: Callable[..., Any],
+        state: Any,
+        *columns: Any,
+        args: tuple[Any, ...] = (),
+        order: Iterable[int],
+    ) -> Any:
+        """Pass a state through the blocks, one after another.
+
+        In each, ``function(X, *columns, state, *args)`` returns the next state. It is
+        computed where the block is and travels from there to the next one; the last
+        one comes back. A state must not be changed in place: if a worker is lost, it
+        is needed again.
+
+        Blocks that the workers hold are all part of one graph. Others are read one at a
+        time: a scheduler would read them all while the first ones are being processed.
+        """
+        import dask
+
+        self._keep(_pending(columns))
+        task = dask.delayed(_next_state, pure=False, traverse=False)
+        with dask.config.set(_GRAPH_CARRIES_ROWS):
+            state = dask.delayed(state, traverse=False)
+            calls, inputs = self._inputs([SumOver(function, columns, args)])
+            for i in order:
+                state = task(calls, self.chunks[i], state, *inputs(i))
+                if not self._anchored:
+                    (state,) = dask.persist(state, optimize_graph=False)
+                    _wait(state)
+            if self._anchored:
+                (state,) = dask.persist(state, optimize_graph=False)
+        return _values([state])[0]
 
     def total(self, column: Any) -> float:
         """Sum of a column of single numbers."""
@@ -217,7 +270,8 @@ class BlockRows:
     def check_finite(self, estimator_name: str, y: Any = None) -> None:
         """Raise a ValueError that says where X, or y, has an entry that is not finite.
 
-        It takes a trip: call it where something has gone wrong, or may not be seen.
+        It takes a trip of its own: only call it if something has gone wrong, or if
+        nothing else would detect it.
         """
         name, columns = ("X", ()) if y is None else ("y", (y,))
         rows = self if y is None else self.beside
@@ -236,21 +290,21 @@ class BlockRows:
     def _keep(
         self, columns: list[BlockColumn], sums: tuple[SumOver, ...] = ()
     ) -> list[Any]:
-        """A trip: columns are kept from here on, and sums come back."""
+        """Make a trip: compute the columns, which are then kept, and the sums."""
         import dask
 
         if not (columns or sums):
             return []
         for column in columns:  # each may be made of those before
             recipe = (column.function, column.columns, column.args, column.reads_rows)
-            column.hold(self._tasks([SumOver(*recipe)], function=_only))
-        total = [_reduced(self._tasks(sums))] if sums else []
+            column.hold(self._tasks([SumOver(*recipe)], function=_filled))
+        totals = _reduced(self._tasks(sums, function=_sums)) if sums else []
         parts = [part for column in columns for part in column.parts or ()]
-        done = dask.persist(*total, *parts, optimize_graph=False)
-        held = iter(done[len(total) :])
+        done = dask.persist(*totals, *parts, optimize_graph=False)
+        held = iter(done[len(totals) :])
         for column in columns:
             column.hold([next(held) for _ in self.chunks])
-        return list(_value(done[0])) if sums else []
+        return list(_add_all(*_values(done[: len(totals)]))) if sums else []
 
     def _tasks(
         self,
@@ -261,6 +315,15 @@ class BlockRows:
         """A task for each block, or for some, that makes all calls."""
         import dask
 
+        calls, inputs = self._inputs(wanted)
+        task = dask.delayed(function or _all, pure=False, traverse=False)
+        numbers = list(range(len(self.chunks))) if numbers is None else numbers
+        return [task(calls, self.chunks[i], *inputs(i)) for i in numbers]
+
+    def _inputs(
+        self, wanted: Iterable[SumOver]
+    ) -> tuple[_Calls, Callable[[int], list[Any]]]:
+        """Calls of tasks, and what they are made on: a block and parts of columns."""
         leaves: list[list[Any]] = []
         seen: dict[int, Any] = {}
         calls = _Calls(
@@ -270,18 +333,12 @@ class BlockRows:
             ),
             self.X.dtype,
         )
-        task = dask.delayed(function or _all, pure=False, traverse=False)
         named = calls.opens or self._anchored
-        numbers = list(range(len(self.chunks))) if numbers is None else numbers
-        return [
-            task(
-                calls,
-                self.chunks[i],
-                self._blocks[i] if named else None,
-                *(leaf[i] for leaf in leaves),
-            )
-            for i in numbers
-        ]
+
+        def inputs(i: int) -> list[Any]:
+            return [self._blocks[i] if named else None, *(leaf[i] for leaf in leaves)]
+
+        return calls, inputs
 
     def _nodes(
         self, columns: tuple[Any, ...], leaves: list[list[Any]], seen: dict[int, Any]
@@ -309,8 +366,8 @@ class BlockRows:
         return node
 
 
-# What tasks are made of. Dask does not look into these objects, whose arguments are no
-# collections of its own.
+# What tasks consist of. Dask does not look into these objects, whose arguments are not
+# collections of Dask.
 
 
 class _Constant:
@@ -344,11 +401,56 @@ class _Calls:
         self.opens = any(call.opens for call in calls)
 
 
+# Kinds of tasks
+
+
 def _all(calls: _Calls, chunk: slice, block: Any, *leaves: Any) -> tuple[Any, ...]:
-    """The task: values of all calls on one block."""
-    rows = None
-    if calls.opens:
-        rows = np.asarray(block).astype(calls.dtype, copy=False)
+    """Values of all calls on one block."""
+    with one_blas_thread():
+        return _evaluated(calls, chunk, _opened(calls, block), leaves)
+
+
+def _sums(calls: _Calls, chunk: slice, block: Any, *leaves: Any) -> tuple[Any, ...]:
+    """The same for calls whose values add up, piece by piece (see `InPieces`)."""
+    parts = (part for _, part in _in_pieces(calls, chunk, block, leaves))
+    return functools.reduce(_add_all, parts)
+
+
+def _filled(calls: _Calls, chunk: slice, block: Any, *leaves: Any) -> Array:
+    """A column: the value of the only call, which has an entry for every row."""
+    out: Array | None = None
+    for piece, (part,) in _in_pieces(calls, chunk, block, leaves):
+        if len(part) == chunk.stop - chunk.start:
+            return part
+        if out is None:
+            out = np.empty((chunk.stop - chunk.start, *part.shape[1:]), part.dtype)
+        out[piece.start - chunk.start : piece.stop - chunk.start] = part
+    assert out is not None
+    return out
+
+
+def _opened(calls: _Calls, block: Any) -> Any:
+    """The rows of a block, if any call needs them."""
+    return np.asarray(block).astype(calls.dtype, copy=False) if calls.opens else None
+
+
+def _in_pieces(
+    calls: _Calls, chunk: slice, block: Any, leaves: tuple[Any, ...]
+) -> Iterator[tuple[slice, tuple[Any, ...]]]:
+    """Rows of each piece of a block, and the values of all calls on it."""
+    rows = _opened(calls, block)
+    with one_blas_thread():
+        for part in row_chunks(chunk.stop - chunk.start, PIECE_ROWS):
+            piece = slice(chunk.start + part.start, chunk.start + part.stop)
+            own = None if rows is None else rows[part]
+            columns = tuple(leaf[part] for leaf in leaves)
+            yield piece, _evaluated(calls, piece, own, columns)
+
+
+def _evaluated(
+    calls: _Calls, chunk: slice, rows: Any, leaves: tuple[Any, ...]
+) -> tuple[Any, ...]:
+    """Values of all calls on some rows."""
     known: dict[int, Any] = {}
 
     def value(node: Any) -> Any:
@@ -365,12 +467,20 @@ def _all(calls: _Calls, chunk: slice, block: Any, *leaves: Any) -> tuple[Any, ..
             known[id(node)] = node.function(*own, *parts, *node.args)
         return known[id(node)]
 
-    with one_blas_thread():
-        return tuple(value(call) for call in calls.calls)
+    return tuple(value(call) for call in calls.calls)
 
 
 def _only(calls: _Calls, chunk: slice, block: Any, *leaves: Any) -> Any:
     return _all(calls, chunk, block, *leaves)[0]
+
+
+def _next_state(
+    calls: _Calls, chunk: slice, state: Any, block: Any, *leaves: Any
+) -> Any:
+    """The task of a fold."""
+    (call,) = calls.calls
+    call = _Call(call.function, call.columns, (state, *call.args), call.reads_rows)
+    return _only(_Calls((call,), calls.dtype), chunk, block, *leaves)
 
 
 def _is_constant(values: Any) -> bool:
@@ -379,30 +489,41 @@ def _is_constant(values: Any) -> bool:
 
 
 def _pending(columns: Iterable[Any]) -> list[BlockColumn]:
-    """Columns that are to be kept, each once, and after those that it is made of."""
+    """Columns to be kept, each once, and after those that it is made of."""
     found = (c for c in columns if isinstance(c, BlockColumn))
     return list(dict.fromkeys(kept for column in found for kept in column.pending()))
 
 
-def _reduced(tasks: list[Any]) -> Any:
-    """The sum of all values, added up a few at a time."""
+def _reduced(tasks: list[Any]) -> list[Any]:
+    """At most `_FAN_IN` sums of all values, added up a few at a time."""
     import dask
 
     added = dask.delayed(_add_all, pure=False, traverse=False)
-    while len(tasks) > 1:
+    while len(tasks) > _FAN_IN:
         groups = (tasks[i : i + _FAN_IN] for i in range(0, len(tasks), _FAN_IN))
         tasks = [added(*group) if len(group) > 1 else group[0] for group in groups]
-    return tasks[0]
+    return tasks
 
 
 def _add_all(*values: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(functools.reduce(add, sums) for sums in zip(*values, strict=True))
 
 
-def _value(persisted: Any) -> Any:
-    """The value that Dask holds."""
+def _values(persisted: Iterable[Any]) -> list[Any]:
+    """The values that Dask holds, fetched from its workers all at once."""
+    values = [delayed.dask[delayed.key] for delayed in persisted]
+    if values and hasattr(values[0], "client"):  # of a cluster of Dask
+        return list(values[0].client.gather(values))
+    if values and hasattr(values[0], "future"):  # of Ray
+        return [value.future().result() for value in values]
+    return values
+
+
+def _wait(persisted: Any) -> None:
+    """Wait for a value that is to stay where it is."""
     value = persisted.dask[persisted.key]
-    return value.result() if hasattr(value, "result") else value
+    if hasattr(value, "exception"):
+        value.exception()
 
 
 def _take(*arrays: Any) -> tuple[Any, ...]:

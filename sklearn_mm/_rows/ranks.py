@@ -8,6 +8,7 @@ on the number of rows.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -15,13 +16,18 @@ from typing import Any
 import numpy as np
 
 from sklearn_mm._rows.statistics import weighted_median
-from sklearn_mm._rows.table import Column
+from sklearn_mm._rows.table import Column, SumOver
 from sklearn_mm._solver.roles import Array, Indices
 
-# Bins of a histogram; what lies below its largest key by more is counted as one.
+# Largest number of bins. Keys that are lower than the largest one by more share a bin.
 _MOST_BINS = 64 << 12
-# Leading 16 bits of infinity and, except for the sign, of nan.
-_NOT_FINITE = 0x7FF0
+# Bits that are not looked at, round by round. Of the first round, all numbers of both
+# signs fit in a histogram.
+_SHIFTS = (46, 30, 14, 0)
+# Leading bits of infinity and, except for the sign, of nan.
+_NOT_FINITE = 0x7FF0 << 2
+# Candidates that are compared for each row that is drawn.
+_MANY_TIMES = 12.0
 # Rows that are examined individually.
 _FEW_ROWS = 400_000
 
@@ -56,7 +62,7 @@ class Histogram:
         return np.arange(self.low, self.high + 1)
 
     def __reduce__(self) -> Any:
-        """Bins that hold something are all that travels."""
+        """Only bins that are not empty are transferred."""
         there = np.flatnonzero(self.count)
         parts = (self.low, len(self.mass), there, self.mass[there], self.count[there])
         return Histogram._unpacked, parts
@@ -89,7 +95,7 @@ class Histogram:
 def ordered_bits(values: Array) -> Array:
     """Integers in the order of the numbers."""
     bits = (np.asarray(values, dtype=np.float64) + 0.0).view(np.int64)  # no -0.0
-    # Of negative numbers, the bits but the sign are in the opposite order.
+    # The bits of negative numbers, except for the sign, are in the opposite order.
     return bits ^ ((bits >> 63) & np.int64(np.iinfo(np.int64).max))
 
 
@@ -101,15 +107,15 @@ def _number(bits: int) -> float:
 
 @dataclass
 class _Target:
-    """The first row up to which there is so much mass."""
+    """The first row up to which the rows have a given mass."""
 
     mass: float
-    strictly: bool  # more than that
+    strictly: bool  # whether the mass has to be exceeded
     below: float = 0.0  # mass of all rows with smaller keys
     key: Any = None  # leading bits of the row's number, as far as known
 
     def find(self, masses: Array) -> int:
-        """Index of the first of some bins or rows, in order, that reaches it."""
+        """Index of the first bin or row, in order, that reaches the mass."""
         reached = self.below + np.cumsum(masses)
         there = reached > self.mass if self.strictly else reached >= self.mass
         i = int(np.argmax(there)) if there.any() else len(masses) - 1
@@ -123,33 +129,37 @@ def median(
     column: Column,
     weight: Column,
     args: tuple[Any, ...] = (),
+    counted: tuple[Histogram, ...] | None = None,
 ) -> float:
     """Weighted median of numbers that are a function of a column.
 
     Parameters
     ----------
     rows : BlockRows
-        Where the columns are.
+        The rows to which the columns belong.
     numbers : callable
         Maps the entries of the column, and `args`, to a number per row.
     column, weight : Column
         The column, and the weights of its rows.
     args : tuple
         Further arguments of `numbers`.
+    counted : tuple of Histogram or None, default=None
+        The sum `first_counts`, if it has been computed.
     """
     rows = rows.beside
     keys: tuple[Any, ...] = (None,)  # leading bits, as far as they are known
     targets = [_Target(0.0, False), _Target(0.0, True)]
-    for shift in (48, 32, 16, 0):
-        made = (numbers, args, shift, keys)
-        found = dict(
-            zip(keys, rows.sum(_counts, column, weight, args=made), strict=True)
-        )
+    known = 64
+    for shift in _SHIFTS:
+        if counted is None:
+            made = (numbers, args, shift, known, keys)
+            counted = rows.sum(_counts, column, weight, args=made)
+        found, counted = dict(zip(keys, counted, strict=True)), None
         if keys == (None,):
             if max(found[None].high, -found[None].low) >= _NOT_FINITE:
                 rows.check_finite("", column)
             total = float(found[None].mass.sum())
-            # Between them, if the mass splits evenly.
+            # The median lies between them if the mass splits evenly.
             targets[0].mass = (0.5 - 1e-12) * total
             targets[1].mass = (0.5 + 1e-12) * total
         left = 0
@@ -157,13 +167,13 @@ def median(
             histogram = found[target.key]
             i = target.find(histogram.mass)
             target.key, left = histogram.low + i, left + int(histogram.count[i])
-        keys = tuple(sorted({target.key for target in targets}))
+        keys, known = tuple(sorted({target.key for target in targets})), shift
         if left <= _FEW_ROWS:
             break
     else:  # all bits are known
         low, high = (_number(target.key) for target in targets)
         return 0.5 * (low + high)
-    parts = rows.map(_those, column, weight, args=(*made[:-1], keys))
+    parts = rows.map(_those, column, weight, args=(numbers, args, shift, keys))
     values, masses = (np.concatenate(part) for part in zip(*parts, strict=True))
     bits, ends = ordered_bits(values) >> shift, []
     for target in targets:
@@ -173,22 +183,34 @@ def median(
     return 0.5 * sum(ends)
 
 
+def first_counts(
+    numbers: Callable[..., Array],
+    column: Column,
+    weight: Column,
+    args: tuple[Any, ...] = (),
+) -> SumOver:
+    """The sum that `median` begins with, to be computed together with others."""
+    made = (numbers, args, _SHIFTS[0], 64, (None,))
+    return SumOver(_counts, (column, weight), made, False)
+
+
 def _counts(
     column: Array,
     weight: Array,
     numbers: Callable[..., Array],
     args: tuple[Any, ...],
     shift: int,
+    known: int,
     keys: tuple[Any, ...],
 ) -> tuple[Histogram, ...]:
-    """Rows by the bits from a shift on, for each of the leading bits before."""
+    """Rows by the bits from a shift on, for each of the leading bits that are known."""
     bits = ordered_bits(numbers(column, *args))
     found = []
     for key in keys:
         if key is None:
             found.append(Histogram.of(bits >> shift, weight))
         else:
-            inside = bits >> (shift + 16) == key
+            inside = bits >> known == key
             found.append(Histogram.of(bits[inside] >> shift, weight[inside]))
     return tuple(found)
 
@@ -203,7 +225,8 @@ def _those(
 ) -> tuple[Array, Array]:
     """Numbers with these leading bits, and their weights."""
     values = numbers(column, *args)
-    inside = np.isin(ordered_bits(values) >> shift, keys)
+    bits = ordered_bits(values) >> shift
+    inside = functools.reduce(np.logical_or, (bits == key for key in keys))
     return values[inside], weight[inside]
 
 
@@ -221,10 +244,10 @@ def _entry(values: Array, k: int) -> Array:
 
 @dataclass(frozen=True)
 class Drawn:
-    """Rows drawn at random from bins, so many from each, in proportion to weight.
+    """Rows drawn at random from bins, with probabilities proportional to weights.
 
-    The sum of two is what would have been drawn from both parts at once. A row's luck
-    depends on its number alone.
+    The sum of two draws is the draw from both sets of rows at once, since the random
+    number of a row (`luck`) only depends on the number of the row.
     """
 
     quota: Array  # rows to draw from each bin
@@ -234,10 +257,19 @@ class Drawn:
 
     @classmethod
     def of(cls, quota: Array, bins: Array, weight: Array, rows: Indices) -> Drawn:
-        """From these rows, of these bins."""
+        """Draw from rows that belong to the given bins."""
         # The smallest exponential variables, whose rates are the weights.
         luck = -np.log(_uniform(rows)) / weight
-        return cls(quota, bins, luck, rows)._drawn()
+        drawn = cls(quota, bins, luck, rows)
+        # Nearly all that are drawn are below this, and few others. It saves most of the
+        # time, which sorting takes.
+        mass = np.bincount(bins, weight, minlength=len(quota))
+        mass[mass == 0.0] = 1.0  # of bins without rows
+        limit = _MANY_TIMES * quota / mass
+        few = drawn._select(np.flatnonzero(luck <= limit[bins]))
+        wanted = np.minimum(quota, np.bincount(bins, minlength=len(quota)))
+        there = np.bincount(few.bins, minlength=len(quota))
+        return (few if (there >= wanted).all() else drawn)._drawn()
 
     def __add__(self, other: Drawn) -> Drawn:
         both = (
@@ -252,12 +284,14 @@ class Drawn:
         begin = np.flatnonzero(np.diff(bins, prepend=-1))
         lengths = np.diff(begin, append=len(bins))
         rank = np.arange(len(bins)) - np.repeat(begin, lengths)
-        order = order[rank < self.quota[bins]]
-        return Drawn(self.quota, self.bins[order], self.luck[order], self.rows[order])
+        return self._select(order[rank < self.quota[bins]])
+
+    def _select(self, i: Indices) -> Drawn:
+        return Drawn(self.quota, self.bins[i], self.luck[i], self.rows[i])
 
 
 def _uniform(numbers: Indices) -> Array:
-    """Numbers in (0, 1) that look random: integers, scrambled (SplitMix64)."""
+    """Pseudo-random numbers in (0, 1), one for each integer (SplitMix64)."""
     x = numbers.astype(np.uint64) + np.uint64(1)
     with np.errstate(over="ignore"):
         x *= np.uint64(0x9E3779B97F4A7C15)

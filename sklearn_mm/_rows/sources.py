@@ -141,11 +141,11 @@ class LazyRows:
 class BlockReader:
     """The block of rows from which mini-batches are currently drawn.
 
-    Replaces X or y in training with mini-batches, which are drawn from one block after
+    Replaces X in training with mini-batches, which are drawn from one block after
     another, so that each block is read once per epoch.
     """
 
-    rows: Any  # LazyRows or DaskTargets
+    rows: LazyRows
     number: int = -1  # of the block in hand
     block: Array | None = None
 
@@ -224,10 +224,9 @@ class DaskRows(LazyRows):
 
 @dataclass(frozen=True)
 class DaskTargets:
-    """Targets in a Dask array, read in the blocks of the rows that they belong to."""
+    """Targets in a Dask array, of which a few are read."""
 
     array: Any
-    batch_blocks: list[slice]
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -242,9 +241,9 @@ class DaskTargets:
 
 
 def target_source(X: LazyRows, y: Any, in_batches: bool) -> Any:
-    """Targets as training reads them: in blocks, or where the rows are."""
+    """Targets as training reads them: a few at a time, or where the rows are."""
     if in_batches:
-        return BlockReader(DaskTargets(y, X.batch_blocks)) if is_dask(y) else y
+        return DaskTargets(y) if is_dask(y) else y
     return X.in_blocks().place(y) if isinstance(X, DaskRows) else y
 
 

@@ -28,9 +28,9 @@ def weighted_median(values: Array, weight: Array) -> Array:
 
 
 def unit_weights(sample_weight: Any, X: Any) -> tuple[Any, float]:
-    """Checked weights divided by the largest, and that one.
+    """Validated weights divided by the largest one, and the largest one.
 
-    Sums over rows of the former stay far from overflow.
+    Sums of the former over rows do not overflow.
     """
     if sample_weight is None:  # ones that take no memory
         return np.broadcast_to(1.0, X.shape[0]), 1.0
@@ -46,7 +46,7 @@ def unit_weights(sample_weight: Any, X: Any) -> tuple[Any, float]:
 
 
 def _weights_in_blocks(sample_weight: Any, X: Any) -> tuple[Any, float]:
-    """The same for a Dask array, which stays where it is."""
+    """The same for a Dask array, which is not gathered."""
     import dask
 
     check_lengths("sample_weight", sample_weight, X.shape[0])

@@ -15,7 +15,7 @@ rows are, and is read and filled by tasks.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -34,14 +34,45 @@ from sklearn_mm._rows.workers import (
 )
 from sklearn_mm._solver.roles import Indices
 
-# Rows and entries of a task: large enough that handing it to a worker costs nothing
-# compared with it, and small enough that rows read from a file take little memory.
+# Rows and entries of a task: large enough that the overhead of a worker is negligible,
+# and small enough that rows read from a file take little memory.
 _CHUNK_ROWS, _CHUNK_ENTRIES = 262_144, 8_388_608
 # Entries of columns that are one piece of work. They are passed through a few short
-# calls, at each of which threads wait for the interpreter's lock.
-_COLUMN_ROWS = 262_144
+# calls, at each of which threads wait for the interpreter's lock. A million entries at
+# once have taken three times as long per entry (see `InPieces`).
+PIECE_ROWS = 262_144
 
 Column = Any
+
+
+@dataclass(frozen=True)
+class InPieces:
+    """A sum over rows, added up over pieces of them.
+
+    Arrays of many more rows are handed back to the system by every call, and the fresh
+    pages of the next one take longer than the work on them.
+
+    Parameters
+    ----------
+    function : callable
+        Maps rows, or columns, and small arguments to a value that can be added.
+    n_arrays : int
+        How many of the first arguments have an entry for every row.
+    """
+
+    function: Callable[..., Any]
+    n_arrays: int
+
+    def __call__(self, *values: Any) -> Any:
+        arrays, args = values[: self.n_arrays], values[self.n_arrays :]
+        n_rows = arrays[0].shape[0]
+        if n_rows <= PIECE_ROWS:
+            return self.function(*values)
+        parts = (
+            self.function(*(array[piece] for array in arrays), *args)
+            for piece in row_chunks(n_rows, PIECE_ROWS)
+        )
+        return functools.reduce(add, parts)
 
 
 class SumOver(NamedTuple):
@@ -100,12 +131,12 @@ class Rows:
             raise ValueError("n_jobs must be None or a non-zero integer, got 0.")
         X, size, beside = self.X, self.chunk_size, self
         if X is None:
-            chunks = row_chunks(self.n_rows, size or _COLUMN_ROWS)
+            chunks = row_chunks(self.n_rows, size or PIECE_ROWS)
         else:
             beside = Rows(None, self.n_rows, size, self.n_jobs)
             entries = _CHUNK_ENTRIES // max(1, X.shape[1])
             size = size or max(64, min(_CHUNK_ROWS, entries))
-            # Blocks of X where it has borders that are given.
+            # The blocks of X, if it consists of blocks.
             chunks = getattr(X, "row_blocks", None) or row_chunks(self.n_rows, size)
         object.__setattr__(self, "chunks", chunks)
         object.__setattr__(self, "beside", beside)
@@ -135,12 +166,23 @@ class Rows:
         return np.empty(shape, dtype)
 
     def keep(self, column: Column) -> Column:
-        """Have a column kept that is needed more than once; here they all are."""
+        """Keep a column that is needed more than once; here, all columns are kept."""
         return column
 
     def output(self, column: Column, dtype: Any) -> Any:
         """A column as it is handed to the user."""
         return column
+
+    def values(
+        self,
+        function: Callable[..., Any],
+        *columns: Column,
+        args: tuple[Any, ...] = (),
+        shape: tuple[int, ...] = (),
+        dtype: Any = np.float64,
+    ) -> Any:
+        """Values of `map`, one or an array of this shape per row, as one array."""
+        return np.concatenate(list(self.map(function, *columns, args=args)))
 
     def take(self, index: Indices, *columns: Column) -> tuple[Any, ...]:
         """Some rows of X, in the order of the index, and their entries of columns."""
@@ -188,10 +230,12 @@ class Rows:
         args: tuple[Any, ...] = (),
     ) -> Any:
         """Sum of the values of `map`, or of each entry if they are tuples."""
-        return functools.reduce(add, self.map(function, *columns, args=args))
+        n_arrays = len(columns) + (self.X is not None)
+        pieces = InPieces(function, n_arrays)
+        return functools.reduce(add, self.map(pieces, *columns, args=args))
 
-    def sums(self, *wanted: SumOver) -> Iterator[Any]:
-        """Several sums, each computed when it is asked for.
+    def sums(self, wanted: Iterable[SumOver]) -> Iterator[Any]:
+        """Several sums, each made and computed when it is asked for.
 
         Distributed engines compute all of them at once to save round trips. Sums that
         may not be needed should come last.

@@ -77,7 +77,12 @@ def validate_rows(estimator, X, y="no_validation", *, reset=True, **kwargs):
     if isinstance(y, str):
         return rows
     if is_dask(y) and isinstance(rows, DaskRows):
-        return rows, _check_blocks(y, rows, kwargs.get("y_numeric", False))
+        numeric = kwargs.get("y_numeric", False)
+        y = _check_blocks(y, rows, numeric)
+        if numeric and not reset:
+            blocks = rows.in_blocks()
+            blocks.check_finite(type(estimator).__name__, blocks.place(y))
+        return rows, y
     if y is not None:  # an array of any kind
         y = np.asarray(y)
     y = validate_data(estimator, y=y, **kwargs)

@@ -46,16 +46,16 @@ class Crew:
         self._n_threads = 0
         for _ in range(n_threads):
             start_new_thread(self._work, ())
-            self._n_threads += 1  # in this order: nobody waits for what never was
+            self._n_threads += 1  # in this order, so that only running threads count
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> SimpleQueue[Any]:
-        """A queue that will hold the outcome."""
+        """Submit a task, and return a queue that will hold its outcome."""
         outcome: SimpleQueue[Any] = SimpleQueue()
         self._tasks.put((function, arguments, outcome))
         return outcome
 
     def close(self) -> None:
-        """End the threads, each after the task it is at."""
+        """End the threads, each after its current task."""
         self._tasks.put(None)
         while self._n_threads:
             self._ended.get()
@@ -68,7 +68,7 @@ class Crew:
                 outcome.put((True, function(*arguments)))
             except BaseException as error:
                 outcome.put((False, error))
-            del task, function, arguments, outcome  # waiting holds no memory
+            del task, function, arguments, outcome  # hold no memory while waiting
         self._tasks.put(None)  # for the next thread
         self._ended.put(None)
 
@@ -78,10 +78,10 @@ def threads(
     tasks: Iterable[tuple[Any, ...]],
     n_jobs: int | None,
 ) -> Iterator[Value]:
-    """Values of a function, by threads; few tasks are made before they are needed.
+    """Values of a function, computed by threads; tasks are created as needed.
 
-    joblib's threads do the same, but it looks for results every 10 milliseconds, which
-    is the time that such a task takes.
+    joblib does the same, but polls for results every 10 milliseconds, which is as long
+    as such a task takes.
     """
     n_threads = min(effective_n_jobs(n_jobs), cpu_count())
     config = get_config()
@@ -105,7 +105,7 @@ def threads(
             yield _value(pending.popleft().get())
         done = True
     finally:
-        # Nobody works on any more when an error or an interrupt leaves this place.
+        # No thread continues to work after an error or an interrupt.
         if kept is None or not done:
             wanted = False
             crew = crews.pop(n_threads, None)
@@ -120,7 +120,7 @@ def _value(outcome: tuple[bool, Any]) -> Any:
     return value
 
 
-# Threads of the `kept_threads` that this code is in, by their number.
+# Threads of the surrounding `kept_threads`, by their number.
 _kept_crews: ContextVar[dict[int, Crew] | None] = ContextVar(
     "_kept_crews", default=None
 )
@@ -128,7 +128,7 @@ _kept_crews: ContextVar[dict[int, Crew] | None] = ContextVar(
 
 @contextmanager
 def kept_threads() -> Iterator[None]:
-    """Start threads once for all maps inside; a start takes as long as a short map."""
+    """Start threads once for all maps inside, as a start takes as long as a map."""
     crews: dict[int, Crew] = {}
     token = _kept_crews.set(crews)
     try:
@@ -144,11 +144,11 @@ def parallel(
     tasks: Iterable[tuple[Any, ...]],
     n_jobs: int | None,
 ) -> Iterator[Value]:
-    """Values of a function, by the workers of the backend that the user has set.
+    """Values of a function, computed by the joblib backend that the user has set.
 
-    `sklearn.utils.parallel` would hand the filters of warnings to the workers as well.
-    They belong to the process, and threads that set and reset them side by side can
-    leave it without any.
+    `sklearn.utils.parallel` would also pass the warning filters to the workers. These
+    are global to the process, and threads that set and reset them concurrently can
+    lose them.
     """
     try:
         workers = Parallel(n_jobs=n_jobs, return_as="generator")
@@ -161,13 +161,13 @@ def parallel(
 def _configured(
     config: dict[str, Any], function: Callable[..., Value], *arguments: Any
 ) -> Value:
-    """One task, with the configuration of scikit-learn that its caller has."""
+    """Call a function with the scikit-learn configuration of the caller."""
     with config_context(**config):
         return function(*arguments)
 
 
 def call_on_part(function: Callable[..., Value], part: Any, *arguments: Any) -> Value:
-    """One task of `Rows.map`, wherever it runs."""
+    """Run one task of `Rows.map` in any worker."""
     with one_blas_thread():
         rows = part.read() if hasattr(part, "read") else part
         return function(rows, *arguments)
@@ -183,9 +183,9 @@ class _BlasUsers:
 def one_blas_thread() -> Iterator[None]:
     """Limit BLAS to one thread while any thread of this process is inside.
 
-    The limit belongs to the process: the first to enter sets it and the last to leave
-    lifts it, so that tasks side by side do not lift it for one another. (With
-    threadpoolctl >= 3.8, a limit that another thread of the user's holds stays.)
+    The limit is global to the process. The first to enter sets it and the last to leave
+    restores it, so that concurrent tasks do not lift it for one another. (With
+    threadpoolctl >= 3.8, a limit set by another thread of the user persists.)
     """
     users, entered = _BlasUsers, False
     try:  # an interrupt may come at any time
@@ -209,8 +209,8 @@ def one_blas_thread() -> Iterator[None]:
 def _release_openblas() -> None:
     """Let any thread change the limit of OpenBLAS.
 
-    threadpoolctl >= 3.8 listens to one thread alone, the first one, and silently
-    ignores others until it is told that this one is done.
+    threadpoolctl >= 3.8 only accepts changes from the first thread that made one, and
+    silently ignores others until that thread is released.
     """
     release = getattr(OpenBLASController, "clear_controlling_thread", None)
     if release is not None:

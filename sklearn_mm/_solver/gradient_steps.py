@@ -14,11 +14,12 @@
     1/2 < p <= 1. Under momentum or Adam the criterion says that the gradient in use is
     accurate relative to its own size, and no more.
 
-Where inference could not meet the criterion, only part of a step is made.
+If inference could not satisfy the criterion, only part of a step is made.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -27,14 +28,15 @@ import numpy as np
 
 from sklearn_mm._solver.roles import Array, Inferred, Moved, Proposal, Trial
 
-# Largest share of a step that is made on a gradient which failed the criterion, and the
-# gap, relative to the bound, that is rounding: no effort could do better.
+# Largest fraction of a step that is made with a gradient that does not satisfy the
+# criterion, and the gap, relative to the bound, that is due to rounding errors.
 _UNTRUSTED_SHARE, _EXACT = 0.5, 1e-12
+_TINY = float(np.finfo(float).tiny)
 
 
 def _relative_norm(change: Array, theta: Array) -> float:
-    size = max(float(np.vdot(theta, theta)), float(np.finfo(float).tiny))
-    return float(np.sqrt(float(np.vdot(change, change)) / size))
+    size = max(float(np.vdot(theta, theta)), _TINY)
+    return math.sqrt(float(np.vdot(change, change)) / size)
 
 
 @dataclass
@@ -55,7 +57,8 @@ class GradientDescent:
         ``upper_bound(problem, point, candidate, trial)`` is the upper bound at the
         candidate, a theta, with the latents that the trial inferred at the point.
     step_size : float
-        1/L to try first. It doubles with every step and is halved until it fits.
+        1/L to try first. It is doubled in each step and halved until the bound
+        decreases sufficiently.
     """
 
     guaranteed: ClassVar[bool] = True
@@ -102,14 +105,14 @@ class GradientDescent:
         return Moved(problem.at(new), _relative_norm(change, point.theta), info=info)
 
 
-# Averages of theta take in every so many updates, and go back over this share of all
-# updates, but no more than so many. (Chosen on validation rows of image data.)
+# Averages of theta include one update in this many, from this fraction of all updates,
+# but at most from this number of them. (Chosen on validation rows of image data.)
 _AVERAGE_EVERY, _AVERAGE_SHARE, _LONGEST_AVERAGE = 4, 0.1, 500
 
 
 @dataclass
 class _StochasticStep:
-    """What momentum and Adam share.
+    """Common parts of momentum and Adam.
 
     With `average`, `averaged` is an exponential average of theta over the last updates;
     `theta` itself, which the next step starts from, is not touched.
@@ -222,9 +225,9 @@ class Adam(_StochasticStep):
         square += np.multiply(gradient, gradient, out=buffer)
         t = self.n_updates
         first = (1.0 - self.beta_1) / (1.0 - self.beta_1**t)
-        second = np.sqrt((1.0 - self.beta_2) / (1.0 - self.beta_2**t))
+        second = math.sqrt((1.0 - self.beta_2) / (1.0 - self.beta_2**t))
         np.sqrt(square, out=buffer)
-        buffer += real(self.epsilon / np.sqrt(1.0 - self.beta_2))
+        buffer += real(self.epsilon / math.sqrt(1.0 - self.beta_2))
         np.divide(mean, buffer, out=buffer)
         buffer *= real(-rate * first / second)
         return buffer

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections import defaultdict
+from dataclasses import dataclass, field
 
 import numpy as np
 from sklearn.utils import Bunch
@@ -13,13 +15,15 @@ from sklearn_mm._solver.roles import Inferred, Memory, Moved
 _OBJECTIVES = {"upper_bound", "lower_bound", "gap", "previous_upper", "decrease"}
 
 
+@dataclass
 class History:
     """Collects one row per update of theta; `to_bunch` gives the columns."""
 
-    def __init__(self) -> None:
-        self._columns: dict[str, list[float]] = defaultdict(list)
-        self._start = time.perf_counter()
-        self._epoch = 0
+    _columns: dict[str, list[float]] = field(
+        default_factory=functools.partial(defaultdict, list)
+    )
+    _start: float = field(default_factory=time.perf_counter)
+    _epoch: int = 0
 
     def append(self, inferred: Inferred, moved: Moved, memory: Memory) -> None:
         """Record an update that was inferred and made with this memory."""
@@ -41,8 +45,17 @@ class History:
         for name, value in row.items():
             self._columns[name].append(value)
 
+    def extend(self, other: History) -> None:
+        """Add updates that were made elsewhere, whose time is that of their arrival."""
+        now = time.perf_counter() - self._start
+        for name, column in other._columns.items():
+            self._columns[name] += column
+        if len(other):
+            self._columns["time"][-len(other) :] = [now] * len(other)
+            self._columns["epoch"][-len(other) :] = [self._epoch] * len(other)
+
     def end_epoch(self) -> None:
-        """Count the updates that follow to the next epoch."""
+        """Start the next epoch."""
         self._epoch += 1
 
     def last(self) -> dict[str, float]:

@@ -44,9 +44,9 @@ def _trial(
     step: Step,
     rejected: Proposal | None = None,
 ) -> Trial:
-    """A trial that asks the step for its proposal when that is wanted."""
+    """A trial whose proposal is made by the step on first access."""
     propose = functools.partial(step.propose, problem, point, rejected=rejected)
-    return Trial(bounds, effort, latent, propose)
+    return Trial(bounds, effort, latent, propose, point=point)
 
 
 def _is_final(criterion: Criterion, trial: Trial, memory: Memory) -> bool:
@@ -91,28 +91,24 @@ class EffortBisection:
                 f"{prescribed:g}. Efforts of half-quadratic weights are in [0, 1]: 1 "
                 "for exact weights, 0 for all-ones."
             )
-        if (
-            memory.rejected
-            and self.last
-            and prescribed
-            in (
-                None,
-                self.last.trial.effort,
-            )
-        ):
-            again = self._again(problem, point, memory, step, self.last)
+        last = self.last if memory.rejected else None
+        if last is not None and prescribed in (None, last.trial.effort):
+            again = self._again(problem, point, memory, step, last)
             if again is not None:
                 return again
         latent = problem.start(batch) if self.latent is None else self.latent
-        self.latent = self.last = None
-        n_trials = 0
+        self.latent = self.last = last = None
+        n_trials, latest = 0, None
 
         def attempt(effort: float) -> Trial:
-            nonlocal latent, n_trials
+            nonlocal latent, n_trials, latest
+            # What an earlier proposal has computed at the point is used again.
+            here = point if latest is None else latest.point
             n_trials += 1
-            latent = problem.infer(point, latent, effort)
-            bounds = problem.evaluate(point, latent)
-            return _trial(problem, point, latent, bounds, effort, step)
+            latent = problem.infer(here, latent, effort)
+            bounds = problem.evaluate(here, latent)
+            latest = _trial(problem, here, latent, bounds, effort, step)
+            return latest
 
         guess = math.sqrt(1.0 - self.contraction * (1.0 - self.effort**2))
         if prescribed is None:

@@ -1,14 +1,14 @@
 r"""Levenberg-Marquardt steps on the upper bound of a least-squares problem.
 
-With latents held fixed the upper bound is half a sum of squares. Its Gauss-Newton
-model is damped by ``damping`` times the diagonal of the normal matrix (Marquardt's
-scaling: the steps do not depend on the parameters' units), and the step is accepted if
-the upper bound itself falls. The damping follows Nielsen's rule: after a success it
+For fixed latents, the upper bound is half a sum of squares. Its Gauss-Newton model is
+damped by ``damping`` times the diagonal of the normal matrix (Marquardt's scaling:
+steps do not depend on the units of the parameters), and the step is accepted if the
+upper bound itself decreases. The damping follows Nielsen's rule: after a success it
 shrinks by a factor that depends smoothly on how well the model predicted the decrease,
-after failures in a row it grows by 2, 4, 8, ...
+after consecutive failures, it grows by factors of 2, 4, 8, ...
 
 A rejected step changes nothing but the damping. An accepted one is a sufficient descent
-in the sense of the paper's appendix, which is all that the criteria's theory asks for.
+in the sense of the paper's appendix, as required by the theory of the criteria.
 
 References
 ----------
@@ -35,8 +35,8 @@ from sklearn_mm._solver.roles import (
 
 # Decreases below this share of the bound are rounding noise, whatever their sign.
 _NOISE = 64.0 * np.finfo(np.float64).eps
-# Factor by which the first failure multiplies the damping.
-_FIRST_GROWTH = 2.0
+# The damping at the beginning, and the factor by which the first failure multiplies it.
+_INITIAL_DAMPING, _FIRST_GROWTH = 1e-4, 2.0
 
 
 @dataclass
@@ -52,20 +52,16 @@ class DampedStep(Proposal):
 class LevenbergMarquardtStep:
     """Damped Gauss-Newton step; holds the damping of a run.
 
-    When a criterion that fixes the effort in advance changes it, the objective is a new
-    one (the next level of a graduated scheme) and the damping starts again.
+    If a criterion that prescribes the effort changes it (the next level of a graduated
+    scheme), the objective is a new one, and the damping is reset.
     """
 
-    initial_damping: float = 1e-4
     min_damping: float = 1e-12
     max_shrink: float = 3.0  # largest factor by which a success divides the damping
     # The state of a run.
-    damping: float = 0.0
+    damping: float = _INITIAL_DAMPING
     growth: float = _FIRST_GROWTH  # of the damping after the next failure
     level: float = np.nan  # the effort that was prescribed last
-
-    def __post_init__(self) -> None:
-        self._restart()
 
     def propose(
         self,
@@ -76,24 +72,25 @@ class LevenbergMarquardtStep:
     ) -> DampedStep:
         """The damped step, and the decrease that the linear model predicts for it."""
         if isinstance(rejected, DampedStep):
-            return self._solve(rejected.system)
-        # A model that overflows has no finite step, and is rejected for that.
+            return self._solve(rejected.point, rejected.system)
+        point = problem.linearized(point)
+        # If the model overflows, the step is not finite and is rejected.
         with np.errstate(over="ignore", invalid="ignore"):
             system = problem.normal_system(point, trial.latent)
-        return self._solve(system)
+        return self._solve(point, system)
 
     def take(
         self, problem: LeastSquaresProblem, point: Any, inferred: Inferred
     ) -> Moved:
-        """Accept the step if the upper bound itself falls."""
+        """Accept the step if the upper bound itself decreases."""
         trial = inferred.trial
         if inferred.prescribed and trial.effort != self.level:
             self.level = trial.effort
-            self._restart()
+            self.damping, self.growth = _INITIAL_DAMPING, _FIRST_GROWTH
         step = trial.proposal
         assert isinstance(step, DampedStep)
         if step.damping != self.damping:
-            step = self._solve(step.system)
+            step = self._solve(step.point, step.system)
         info = {
             "damping": self.damping,
             "optimality": float(np.abs(step.system.gradient).max()),
@@ -101,34 +98,37 @@ class LevenbergMarquardtStep:
             "step_norm": 0.0,
         }
         if step.delta is None:
-            return self._rejected(point, info)
+            return self._rejected(step.point, info)
         predicted = step.decrease
         info["step_norm"] = float(np.linalg.norm(step.delta))
         theta = problem.retract(point, step.delta)
-        # A step too small to show needs no evaluation.
-        new = point if np.array_equal(theta, point.theta) else problem.at(theta)
+        # A step that does not change theta requires no evaluation.
+        new = step.point if np.array_equal(theta, point.theta) else problem.at(theta)
         actual = problem.decrease(point, trial.latent, new)
         noise = _NOISE * trial.upper
-        # At the minimum to rounding, the linear model is a better judge than the bound.
-        # (But not if only the damping of steps that failed has made the step so small.)
+        # At the minimum, up to rounding errors, the linear model is more reliable than
+        # the bound. (Unless the step is only so small because of the damping after
+        # failed steps.)
         polishing = predicted <= noise and actual >= -noise and not self._has_failed
         if not (actual > 0.0 or polishing):  # nan: residuals are not defined there
-            return self._rejected(point, info)
+            return self._rejected(step.point, info)
         info["decrease"] = actual
         self._shrink(1.0 if predicted <= noise else min(actual / predicted, 1.0))
-        # A decrease that fell short of the prediction says little about the distance
-        # to the minimum; hence the larger of the two.
+        # A decrease below the prediction says little about the distance to the minimum,
+        # so the larger of the two is used.
         change = max(actual, predicted) / max(trial.upper, np.finfo(float).tiny)
         return Moved(new, change, info=info)
 
-    def _solve(self, system: NormalSystem) -> DampedStep:
+    def _solve(self, point: Any, system: NormalSystem) -> DampedStep:
         with np.errstate(over="ignore", invalid="ignore"):
             solved = system.damped_step(self.damping)
             if solved is not None:
                 delta, decrease = solved
                 if np.isfinite([float(np.linalg.norm(delta)), decrease]).all():
-                    return DampedStep(decrease, system, self.damping, delta)
-        return DampedStep(0.0, system, self.damping, None)
+                    return DampedStep(
+                        decrease, system, self.damping, delta, point=point
+                    )
+        return DampedStep(0.0, system, self.damping, None, point=point)
 
     def _rejected(self, point: Any, info: dict[str, float]) -> Moved:
         self.damping *= self.growth
@@ -139,9 +139,6 @@ class LevenbergMarquardtStep:
     def _has_failed(self) -> bool:
         """Whether the latest step was rejected."""
         return self.growth > _FIRST_GROWTH
-
-    def _restart(self) -> None:
-        self.damping, self.growth = self.initial_damping, _FIRST_GROWTH
 
     def _shrink(self, quality: float) -> None:
         factor = max(1.0 / self.max_shrink, 1.0 - (2.0 * quality - 1.0) ** 3)

@@ -11,11 +11,12 @@ from typing import Any
 from sklearn_mm._solver.history import History
 from sklearn_mm._solver.roles import (
     ALL_ROWS,
+    Array,
     Batch,
     Inference,
+    Inferred,
     LatentProblem,
     Memory,
-    Monitor,
     Step,
 )
 
@@ -41,9 +42,69 @@ class Result:
     memory: Memory
 
 
+class Monitor:
+    """Notified of each update and each epoch. This base class does nothing."""
+
+    def begin(self) -> None:
+        """Called before an epoch."""
+
+    def inferred(self, point: Any, inferred: Inferred) -> None:
+        """Called before each step with the result of inference."""
+
+    def end(self, point: Any, record: dict[str, float]) -> bool:
+        """Called after an epoch with its last record; True stops the run."""
+        return False
+
+
+@dataclass(slots=True)
+class Progress:
+    """Where a run is after each update."""
+
+    point: Any
+    memory: Memory
+    previous: Array  # theta before the last update
+    converged: bool = False  # according to every update of the epoch
+
+
 def whole_batch() -> Iterable[Batch]:
     """A single batch that contains all rows."""
     return (ALL_ROWS,)
+
+
+def run_epoch(
+    progress: Progress,
+    problem: LatentProblem,
+    batches: Iterable[Batch],
+    *,
+    inference: Inference,
+    step: Step,
+    history: History,
+    tol: float | None,
+    monitor: Monitor | None,
+) -> bool:
+    """Update theta on each of the batches; False if a bound is not finite.
+
+    The parameters are those of `minimize`. The progress is changed in place.
+    """
+    progress.converged = True
+    for batch in batches:
+        point, memory = progress.point, progress.memory
+        inferred = inference(problem, point, batch, memory, step)
+        trial = inferred.trial
+        if not math.isfinite(trial.upper):
+            return False
+        if monitor is not None:
+            monitor.inferred(point, inferred)
+        moved = step.take(problem, point, inferred)
+        progress.converged = progress.converged and (
+            tol is not None and inference.criterion.converged(trial, moved, memory, tol)
+        )
+        history.append(inferred, moved, memory)
+        progress.memory = memory.after(trial, moved.accepted)
+        progress.previous, progress.point = point.theta, moved.point
+        # They hold what was computed at the last point: not while the next one's is.
+        del inferred, trial, moved, point
+    return True
 
 
 def minimize(
@@ -60,6 +121,7 @@ def minimize(
     monitor: Monitor | None = None,
     max_rejected: int = 10,
     interruptible: bool = False,
+    epoch_elsewhere: Callable[[Progress], bool] | None = None,
 ) -> Result:
     """Majorize and minimize until the criterion's stopping rule holds.
 
@@ -93,49 +155,47 @@ def minimize(
     interruptible : bool, default=False
         Whether a KeyboardInterrupt ends the run with the last completed update. Before
         the first update, or if False, it is raised.
+    epoch_elsewhere : callable or None, default=None
+        Replaces `run_epoch`, with all its parameters but the first, where batches are
+        processed by other machines.
 
     Returns
     -------
     result : Result
         The last point; if bounds there are not finite, the one before.
     """
-    previous = point.theta
+    progress = Progress(point, memory, point.theta)
     epoch = 0
     try:
         for epoch in range(max_iter):
             if monitor is not None:
                 monitor.begin()
-            converged = True
-            for batch in batches():
-                inferred = inference(problem, point, batch, memory, step)
-                if not math.isfinite(inferred.trial.upper):
-                    return Result(
-                        problem.at(previous), epoch + 1, Status.DIVERGED, memory
-                    )
-                if monitor is not None:
-                    monitor.inferred(point, inferred)
-                moved = step.take(problem, point, inferred)
-                converged = converged and (
-                    tol is not None
-                    and inference.criterion.converged(
-                        inferred.trial, moved, memory, tol
-                    )
+            if epoch_elsewhere is not None:
+                finite = epoch_elsewhere(progress)
+            else:
+                finite = run_epoch(
+                    progress,
+                    problem,
+                    batches(),
+                    inference=inference,
+                    step=step,
+                    history=history,
+                    tol=tol,
+                    monitor=monitor,
                 )
-                after = memory.after(inferred.trial, moved.accepted)
-                history.append(inferred, moved, memory)
-                memory, previous, point = after, point.theta, moved.point
-                # They hold what was computed at the last point: not while the next
-                # one's is.
-                del inferred, moved
+            point, memory = progress.point, progress.memory
+            if not finite:
+                last = problem.at(progress.previous)
+                return Result(last, epoch + 1, Status.DIVERGED, memory)
             history.end_epoch()
             if monitor is not None and monitor.end(point, history.last()):
                 return Result(point, epoch + 1, Status.STOPPED, memory)
-            if converged:
+            if progress.converged:
                 return Result(point, epoch + 1, Status.CONVERGED, memory)
             if memory.rejected > max_rejected:
                 return Result(point, epoch + 1, Status.STALLED, memory)
     except KeyboardInterrupt:
         if not (interruptible and len(history)):
             raise
-        return Result(point, epoch, Status.INTERRUPTED, memory)
-    return Result(point, max_iter, Status.MAX_ITER, memory)
+        return Result(progress.point, epoch, Status.INTERRUPTED, progress.memory)
+    return Result(progress.point, max_iter, Status.MAX_ITER, progress.memory)

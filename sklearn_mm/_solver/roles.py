@@ -75,6 +75,9 @@ class Proposal:
     """Proposed step for a trial. Subclasses add what the step needs."""
 
     decrease: float  # of the upper bound, achieved or guaranteed
+    # The point with what was computed there for the proposal, such as a Jacobian. None
+    # if nothing was.
+    point: Any = field(default=None, kw_only=True)
 
 
 @dataclass(slots=True)
@@ -92,6 +95,8 @@ class Trial:
     propose : callable, default=None
         Computes the proposal of the step. It is called on first access, since it may
         require the solution of a linear system.
+    point : Point, default=None
+        What is known at theta, including what was computed for the proposal.
 
     Attributes
     ----------
@@ -104,6 +109,7 @@ class Trial:
     latent: Any = None
     propose: Callable[[Trial], Proposal] | None = None
     _proposal: Proposal | None = None
+    point: Any = None
     upper: float = field(init=False)
     lower: float = field(init=False)
     gap: float = field(init=False)
@@ -119,6 +125,8 @@ class Trial:
         if self._proposal is None:
             assert self.propose is not None
             self._proposal = self.propose(self)
+            if self._proposal.point is not None:
+                self.point = self._proposal.point
         return self._proposal
 
     @property
@@ -252,6 +260,9 @@ class NormalSystem(Protocol):
 class LeastSquaresProblem(LatentProblem, Protocol):
     """A problem whose upper bound is a sum of squares of nonlinear residuals."""
 
+    def linearized(self, point: Any) -> Any:
+        """The point with the Jacobian of the residuals there."""
+
     def normal_system(self, point: Any, latent: Any) -> NormalSystem:
         """Gauss-Newton model of the upper bound."""
 
@@ -312,17 +323,3 @@ class Inference(Protocol):
         self, problem: Any, point: Any, batch: Batch, memory: Memory, step: Step
     ) -> Inferred:
         """Infer latent variables of these rows accurately enough at the point."""
-
-
-class Monitor:
-    """Notified of each update and each epoch. This base class does nothing."""
-
-    def begin(self) -> None:
-        """Called before an epoch."""
-
-    def inferred(self, point: Any, inferred: Inferred) -> None:
-        """Called before each step with the result of inference."""
-
-    def end(self, point: Any, record: dict[str, float]) -> bool:
-        """Called after an epoch with its last record; True stops the run."""
-        return False

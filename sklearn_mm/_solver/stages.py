@@ -13,13 +13,12 @@ from typing import Any
 
 from sklearn_mm._solver.history import History
 from sklearn_mm._solver.inference import EffortBisection
-from sklearn_mm._solver.loop import Result, Status, minimize
+from sklearn_mm._solver.loop import Monitor, Result, Status, minimize
 from sklearn_mm._solver.roles import (
     ALL_ROWS,
     Criterion,
     LatentProblem,
     Memory,
-    Monitor,
     Step,
 )
 
@@ -69,7 +68,7 @@ def run_stages(
     last: Stage,
     point: Any,
     history: History,
-    left: Callable[[], int],
+    max_iter: int,
     *,
     between: Callable[[Any], Any] | None = None,
     max_rejected: int = 10,
@@ -85,8 +84,8 @@ def run_stages(
         Starting point of the first stage.
     history : History
         Records the updates of both stages.
-    left : callable
-        Returns the remaining number of iterations.
+    max_iter : int
+        Maximum number of iterations of both stages together.
     between : callable or None, default=None
         Maps the last point of the first stage to the first of the last.
     max_rejected, interruptible : int, bool
@@ -97,12 +96,13 @@ def run_stages(
         "interruptible": interruptible,
     }
     if first is not None:
-        result = first.run(point, history, left(), **options)
+        result = first.run(point, history, max_iter, **options)
+        max_iter -= result.n_iter
         if between is not None:
             result = replace(result, point=between(result.point))
         if result.status not in (Status.CONVERGED, Status.STALLED):
             return result
-        if left() <= 0:
+        if max_iter <= 0:
             return replace(result, status=Status.MAX_ITER)
         point = result.point
-    return last.run(point, history, left(), **options)
+    return last.run(point, history, max_iter, **options)

@@ -17,13 +17,14 @@ from reference import (
 
 from sklearn_mm._hebbian.energy import BOXES, Network
 from sklearn_mm._hebbian.inputs import Units
+from sklearn_mm._hebbian.point import contraction
 from sklearn_mm._hebbian.problem import ContrastiveProblem, upper_after
 from sklearn_mm._hebbian.to_the_end import certified_bounds, free_outputs
 from sklearn_mm._solver.gradient_steps import GradientDescent
 from sklearn_mm._solver.history import History
 from sklearn_mm._solver.inference import DoublingRestart
-from sklearn_mm._solver.loop import minimize
-from sklearn_mm._solver.roles import ALL_ROWS, Memory, Monitor
+from sklearn_mm._solver.loop import Monitor, minimize
+from sklearn_mm._solver.roles import ALL_ROWS, Memory
 from sklearn_mm.criteria import RelaxedGeneralized, SufficientDescent
 
 GAMMAS = (1.0, 0.3, 0.03)
@@ -90,10 +91,11 @@ def test_bounds_enclose_the_loss(
 def test_the_method_follows_the_feedback(feedback):
     for scale, small in ((0.05, True), (2.0, False)):
         _, point = make(1, feedback, scale=scale)
-        assert point.method == ("difference" if small else "modulus")
+        assert point.prepared().method == ("difference" if small else "modulus")
     assert make(1, feedback, coordinate=True)[1].method == "coordinate"
     norms = [np.linalg.norm(W, 2) ** 2 for W in point.network.coefs[1:]]
-    assert_allclose(point.contraction, feedback * max(norms), rtol=0.1)
+    assert_allclose(contraction(point.network), feedback * max(norms), rtol=0.1)
+    assert contraction(point.network, 0.0) > 0.0  # ends early
 
 
 @pytest.mark.parametrize("coordinate", [False, True])

@@ -121,6 +121,13 @@ def test_events_come_in_order(callback, estimator, data):
     assert_allclose(recorder.predictions[-1], estimator.predict(data[0]))
 
 
+def test_several_outputs_are_reported_in_their_units(callback, contaminated):
+    X, y = contaminated
+    model, recorder = HalfQuadraticRobustRegressor(random_state=0), Recorder()
+    model.set_callbacks(recorder).fit(X, np.column_stack([y, 100.0 * y[::-1]]))
+    assert_allclose(recorder.predictions[-1], model.predict(X))
+
+
 def test_early_stop(callback, estimator, data):
     recorder = Recorder(stop_after=2)
     estimator.set_callbacks(recorder).fit(*data)

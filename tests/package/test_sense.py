@@ -79,14 +79,17 @@ def recorded(call):
 def not_worse_than_the_median(data):
     X, y = data.draw(everyday_data(), label="data")
     kernel = data.draw(st.sampled_from(BOUNDED), label="kernel")
-    model = HalfQuadraticRobustRegressor(kernel, random_state=0)
+    alpha = data.draw(st.sampled_from([0.0, 0.0, 1e-6, 0.1, 1.0, 100.0]), label="alpha")
+    model = HalfQuadraticRobustRegressor(kernel, alpha=alpha, random_state=0)
     _, caught = recorded(lambda: model.fit(X, y))
     if caught:  # a minority was believed, say, and the user is told to look
         return
     judge = {"scale": float(model.scale_), "kernel": kernel}
     fitted = bounded_loss(y, model.predict(X), **judge)
     constant = bounded_loss(y, np.full_like(y, np.median(y)), **judge)
-    assert fitted <= constant + ROUNDING
+    # A penalised fit may stop at a minimum next to the constant's.
+    most = bounded_loss(np.zeros(1), np.full(1, 1e9 * judge["scale"]), **judge)
+    assert fitted <= constant + (0.1 * most if alpha else ROUNDING)
 
 
 @given(data=st.data())
@@ -110,7 +113,9 @@ network_params = st.fixed_dictionaries(
             ["relu", "hard_sigmoid", "hard_tanh", "identity"]
         ),
         "feedback": st.sampled_from([1e-160, 1e-8, 0.1, 1.0]),
-        "learning_rate_init": st.sampled_from([1e-3, 1e-2]),
+        "learning_rate_init": st.sampled_from(["auto", 1e-5, 1e-3, 0.1, 10.0]),
+        "alpha": st.sampled_from(["auto", 0.0, 1e-3, 1.0]),
+        "early_stopping": st.booleans(),
         "batch_size": st.sampled_from(["auto", 5]),
         "max_iter": st.sampled_from([5, 100]),
     },

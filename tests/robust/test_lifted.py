@@ -44,7 +44,8 @@ def test_lifted_step_solves_the_full_system(kernel, dim):
         kappa = problem.kernel.penalty(v**2)
         return tau * np.sign(v**2 - 1) * np.sqrt(2 * kappa)
 
-    r, J = point.inner.residual, point.inner.jacobian
+    r = point.inner.residual
+    J = lifted.linearized(point).inner.jacobian
     G = np.zeros((n * dim + n, 3 + n))
     G[: n * dim, :3] = np.repeat(v, dim)[:, None] * J
     G[np.arange(n * dim), 3 + np.repeat(np.arange(n), dim)] = r.ravel()

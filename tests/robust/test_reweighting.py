@@ -22,7 +22,7 @@ QUADRATIC = KERNELS["quadratic"]
 
 
 def curvature_ratio(problem, point, latent):
-    (sums,) = problem.model.rows.sums(curvatures(problem, point, latent))
+    (sums,) = problem.model.rows.sums([curvatures(problem, point, latent)])
     return relaxation_of(sums, problem.model.shape[1])
 
 

@@ -5,6 +5,7 @@ import pytest
 import scipy.sparse
 from numpy.testing import assert_allclose
 
+from sklearn_mm import HalfQuadraticRobustRegressor
 from sklearn_mm._robust.start.search import Verdict, choose_plane
 from sklearn_mm.kernels import SmoothTruncatedQuadratic
 
@@ -88,3 +89,16 @@ def test_wide_sparse_rows(rng):
     assert choice.theta.shape == (1501, 1)
     residual = Y - X @ choice.theta[:-1] - choice.theta[-1]
     assert np.abs(residual[:40]).min() > 20.0
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_of_two_regimes_the_larger_one_is_chosen(seed):
+    # There is more evidence for the smaller one, which differs more from all rows.
+    rng = np.random.default_rng(seed)
+    X, coef = rng.normal(size=(300, 5)), rng.normal(size=6)
+    y = X @ coef[:5] + coef[5] + rng.normal(size=300)
+    other = 3.0 * rng.normal(size=5)
+    y[:135] = X[:135] @ other + 10.0 * rng.normal() + rng.normal(size=135)
+    model = HalfQuadraticRobustRegressor(random_state=0).fit(X, y)
+    assert np.linalg.norm(model.coef_ - coef[:5]) < 1.0
+    assert np.linalg.norm(model.coef_ - coef[:5]) < np.linalg.norm(model.coef_ - other)

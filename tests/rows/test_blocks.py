@@ -10,18 +10,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.exceptions import ConvergenceWarning
 
 from sklearn_mm import (
     ContrastiveHebbianClassifier,
     ContrastiveHebbianRegressor,
     HalfQuadraticRobustRegressor,
 )
+from sklearn_mm._robust import regressor
 from sklearn_mm._robust.start import sample
-from sklearn_mm._rows import blocks, ranks
-from sklearn_mm._rows.blocks import BlockColumn
+from sklearn_mm._rows import blocks, ranks, sources, table
+from sklearn_mm._rows.blocks import BlockColumn, BlockRows
 from sklearn_mm._rows.sources import MappedRows, lazy_rows
 from sklearn_mm._rows.statistics import weighted_median
 from sklearn_mm._rows.table import RowNumbers, Rows, SumOver
+from sklearn_mm.criteria import Fixed
 
 dask = pytest.importorskip("dask")
 da = pytest.importorskip("dask.array")
@@ -52,6 +55,17 @@ def trips(monkeypatch):
 
 def in_blocks(X, size=BLOCK):
     return da.from_array(X, chunks=(size, *(-1 for _ in X.shape[1:])))
+
+
+class File:
+    """Rows that slice, as those of a file do."""
+
+    def __init__(self, values):
+        self.values = values
+        self.shape, self.dtype = values.shape, values.dtype
+
+    def __getitem__(self, rows):
+        return self.values[rows]
 
 
 def rows_of(n=23, size=5):
@@ -108,16 +122,38 @@ class TestColumns:
         column = rows.place(np.arange(23.0))
         trips.clear()
         first, second = rows.sums(
-            SumOver(np.sum), SumOver(np.sum, (column,), reads_rows=False)
+            [SumOver(np.sum), SumOver(np.sum, (column,), reads_rows=False)]
         )
         assert (first, second) == (X.sum(), 23 * 11)
-        assert trips == [1]
+        assert trips == [5]  # a task for each block, and the caller adds them up
 
-    def test_sums_of_tuples_and_of_many_blocks(self):
+    def test_sums_of_tuples_and_of_many_blocks(self, trips):
         X, rows = rows_of(100, 1)  # more than are added up at a time
+        trips.clear()
         total, number = rows.sum(lambda x: (x.sum(axis=0), len(x)))
         assert_allclose(total, X.sum(axis=0))
         assert number == 100
+        assert trips == [4]  # sums of 32 blocks are all that comes back
+
+    def test_sums_and_columns_are_computed_in_pieces(self, monkeypatch):
+        for module in (blocks, table):
+            monkeypatch.setattr(module, "PIECE_ROWS", 4)
+        lengths = []
+
+        def row_sums(x, *columns):
+            lengths.append(len(x))
+            return x.sum(axis=1)
+
+        def numbers(x, i):
+            return np.array([len(x), i.sum()])
+
+        X, rows = rows_of(23, 10)
+        column = rows.keep(rows.fill(None, row_sums))
+        assert rows.beside.sum(np.sum, column) == X.sum()
+        assert sorted(lengths) == [2, 2, 3, 4, 4, 4, 4]
+        assert_array_equal(rows.output(column, float), X.sum(axis=1))
+        for table_ in (rows, Rows.of(X, 10), Rows.of(X, 10, n_jobs=2)):
+            assert_array_equal(table_.sum(numbers, RowNumbers()), [23, 253])
 
     def test_rows_and_entries_are_taken_in_order(self):
         X, rows = rows_of()
@@ -227,6 +263,20 @@ class TestRanks:
         heavy = np.mean(drawn.rows % 2)
         assert abs(heavy - 0.74) < 0.03  # a little less than 3/4: without replacement
 
+    @given(seed=st.integers(0, 10_000), n=st.integers(1, 3_000))
+    def test_few_candidates_are_enough(self, seed, n):
+        """The rows of the smallest numbers are found among those below a limit."""
+        rng = np.random.default_rng(seed)
+        quota = rng.integers(1, 5, 20)
+        bins, rows = rng.integers(0, 20, n), np.arange(n)
+        weight = 10.0 ** rng.uniform(-3, 0, n)
+        drawn = ranks.Drawn.of(quota, bins, weight, rows)
+        luck = -np.log(ranks._uniform(rows)) / weight
+        for k in range(20):
+            inside = np.flatnonzero(bins == k)
+            expected = inside[np.argsort(luck[inside])][: quota[k]]
+            assert_array_equal(np.sort(drawn.rows[drawn.bins == k]), np.sort(expected))
+
     def test_a_drawn_sample_decides_as_a_systematic_one(self, monkeypatch):
         X, y = make_data(30_000)
         expected = robust(X, y)
@@ -240,7 +290,12 @@ class TestRanks:
 class TestRobust:
     @pytest.mark.parametrize("n_outputs", [None, 2])
     @pytest.mark.parametrize("n_rows", [ROWS, 30_000])  # with and without a kept matrix
-    def test_blocks_that_are_chunks_give_the_same_bits(self, n_rows, n_outputs):
+    @pytest.mark.parametrize("piece", [300, 10**6])
+    def test_blocks_that_are_chunks_give_the_same_bits(
+        self, n_rows, n_outputs, piece, monkeypatch
+    ):
+        for module in (blocks, table):
+            monkeypatch.setattr(module, "PIECE_ROWS", piece)
         X, y = make_data(n_rows, n_outputs)
         local = robust(X, y)
         model = robust(in_blocks(X), in_blocks(y, 1_300))
@@ -284,15 +339,15 @@ class TestRobust:
     def test_what_travels_does_not_grow_with_the_rows(self, monkeypatch):
         def bytes_of_sums(n_rows):
             """Bytes of every sum that comes back but for histograms of targets."""
-            sizes, original = [], blocks._value
+            sizes, original = [], blocks._values
 
             def measured(persisted):
-                value = original(persisted)
-                if "Histogram" not in repr(value):
-                    sizes.append(len(pickle.dumps(value)))
-                return value
+                values = original(persisted)
+                sums = [value for value in values if "Histogram" not in repr(value)]
+                sizes.extend(len(pickle.dumps(value)) for value in sums)
+                return values
 
-            monkeypatch.setattr(blocks, "_value", measured)
+            monkeypatch.setattr(blocks, "_values", measured)
             X, y = make_data(n_rows)
             size = n_rows // 8
             X, y = in_blocks(X, size), in_blocks(y, size)
@@ -304,6 +359,42 @@ class TestRobust:
         few, many = bytes_of_sums(16_000), bytes_of_sums(128_000)
         assert max(few) == max(many) < 2_000  # a Gram matrix
         assert set(few) == set(many)
+
+    def test_an_exact_iteration_takes_two_trips(self, trips):
+        """Bounds come with the sums of the step, then there is a line search."""
+        X, y = make_data(30_000)
+        X, y = in_blocks(X), in_blocks(y)
+        start = robust(X, y)
+        numbers = []
+
+        class Counting(Fixed):
+            def converged(self, trial, moved, memory, tol):
+                numbers.append(len(trips))
+                return super().converged(trial, moved, memory, tol)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(regressor, "_EXACT_WEIGHTS", Counting(1.0))
+            robust(X, y, init=start.coef_ + 1e-3, scale=start.scale_, tol=1e-9)
+        assert len(numbers) >= 3
+        assert set(np.diff(numbers)) == {2}
+
+    def test_trips_and_tasks_of_a_fit(self, trips, monkeypatch):
+        """SCALING.md and the simulation of the scheduler rely on these."""
+        tasks, original = [], BlockRows._tasks
+
+        def counted(rows, *args, **kwargs):
+            made = original(rows, *args, **kwargs)
+            tasks.append(len(made))
+            return made
+
+        monkeypatch.setattr(BlockRows, "_tasks", counted)
+        X, y = make_data(60_000)
+        X, y = in_blocks(X, 6_000), in_blocks(y, 6_000)
+        trips.clear()
+        model = robust(X, y)
+        assert model.n_iter_ >= 4
+        assert len(trips) <= 30  # and two of them, for the results, are not waited for
+        assert sum(tasks) <= 40 * len(model.weights_.chunks[0])
 
     def test_targets_may_be_local(self):
         X, y = make_data()
@@ -420,9 +511,73 @@ class TestNetworks:
         for first, second in zip(model.coefs_, local.coefs_, strict=True):
             assert_allclose(first, second, rtol=1e-9, atol=1e-12)
 
-    def test_mini_batches_read_each_block_once_an_epoch(self):
+    @pytest.mark.parametrize(
+        "params",
+        [
+            {},
+            {"criterion": "fixed", "solver": "sgd", "average": False},
+            {"shuffle": False, "alpha": 1e-3},
+            {"feedback": 1.0},
+            {"inference": "coordinate", "batch_size": 200},
+        ],
+        ids=str,
+    )
+    def test_mini_batches_are_those_of_a_file_with_the_same_blocks(
+        self, params, monkeypatch
+    ):
+        X, y = make_data(1_100)
+        weight = np.random.default_rng(1).random(len(y))
+        params = {"batch_size": 40, "max_iter": 3, "tol": 0.0, **params}
+        monkeypatch.setattr(sources, "_GATHERED_ENTRIES", 250 * X.shape[1])
+        for kind, targets in (
+            (ContrastiveHebbianClassifier, y > 0),
+            (ContrastiveHebbianRegressor, y),
+        ):
+            for sample_weight in (None, weight):
+                fits = []
+                for data in (
+                    (File(X), targets),
+                    (in_blocks(X, 250), in_blocks(targets, 300)),
+                ):
+                    random = np.random.RandomState(0)
+                    model = kind((8, 5), random_state=random, **params)
+                    model.fit(*data, sample_weight)
+                    fits.append((model, random.randint(10**9)))
+                (expected, drawn), (model, also_drawn) = fits
+                assert drawn == also_drawn
+                for W, V in zip(model.coefs_, expected.coefs_, strict=True):
+                    assert_allclose(W, V, rtol=1e-9, atol=1e-12)
+                history, wanted = model.history_, expected.history_
+                assert_allclose(history.upper_bound, wanted.upper_bound, rtol=1e-9)
+                assert_array_equal(history.epoch, wanted.epoch)
+                assert_array_equal(history.effort, wanted.effort)
+                assert np.all(np.diff(history.time) >= 0.0)
+
+    def test_mini_batches_of_a_stream(self, monkeypatch):
+        """What one call of `partial_fit` has learnt is passed on to the next."""
+        X, y = make_data(1_000)
+        monkeypatch.setattr(sources, "_GATHERED_ENTRIES", 250 * X.shape[1])
+        fits = []
+        for rows, targets in ((File(X), y), (in_blocks(X, 250), in_blocks(y, 300))):
+            model = ContrastiveHebbianRegressor((8,), batch_size=50, random_state=0)
+            for _ in range(3):
+                model.partial_fit(rows, targets)
+            fits.append(model)
+        assert_allclose(fits[1].coefs_[0], fits[0].coefs_[0], rtol=1e-9, atol=1e-12)
+        assert fits[1].n_iter_ == 3
+
+    def test_mini_batches_that_diverge(self):
+        X, y = make_data(1_000)
+        model = ContrastiveHebbianRegressor(
+            (8,), solver="sgd", learning_rate_init=1e6, batch_size=50, random_state=0
+        )
+        with pytest.warns(ConvergenceWarning, match="diverged"):
+            model.fit(in_blocks(X, 250), in_blocks(y, 250))
+        assert all(np.isfinite(W).all() for W in model.coefs_)
+
+    def test_mini_batches_read_each_block_once_an_epoch(self, monkeypatch):
         X, y = make_data(2_000)
-        read = []
+        read, gathered = [], []
 
         def counted(block):
             read.append(len(block))
@@ -436,12 +591,34 @@ class TestNetworks:
             ).fit(blocks, targets)
             return model, list(read)
 
+        compute = da.Array.compute
+
+        def measured(array, **kwargs):
+            gathered.append(array.shape[0])
+            return compute(array, **kwargs)
+
+        monkeypatch.setattr(da.Array, "compute", measured)
         model, few = fit(in_blocks(y > 0, 300), 2)
         _, more = fit(in_blocks(y > 0, 300), 5)
         assert sum(more) - sum(few) == 3 * 2_000
         assert max(more) <= 250
+        assert max(gathered) <= 64  # rows that tell where the features are
         local, _ = fit(y > 0, 2)
         assert_array_equal(model.coefs_[0], local.coefs_[0])
+
+    def test_a_state_passes_through_the_blocks(self):
+        X, rows = rows_of()
+        numbers = rows.place(np.arange(23.0))
+
+        def visit(block, column, state, factor):
+            return [*state, (factor * block.sum(), column[0])]
+
+        first = []
+        found = rows.fold(visit, first, numbers, args=(2.0,), order=[3, 0, 4])
+        assert found == [
+            (2.0 * X[start : start + 5].sum(), start) for start in (15, 0, 20)
+        ]
+        assert first == []
 
     def test_class_weights_need_labels_in_memory(self):
         X, y = (in_blocks(part) for part in make_data())
@@ -450,3 +627,77 @@ class TestNetworks:
             model.fit(X, y > 0)
         with pytest.raises(ValueError, match="Unknown label type"):
             ContrastiveHebbianClassifier((3,)).fit(X, y)
+
+
+class TestNewRows:
+    """Methods of a fitted model: Dask arrays of what they give for arrays."""
+
+    @pytest.fixture(params=[None, 2])
+    def fitted(self, request):
+        X, y = make_data(3_000, request.param)
+        return robust(X, y), X, y
+
+    @pytest.mark.parametrize("in_file", [False, True])
+    def test_all_methods(self, fitted, in_file):
+        model, X, y = fitted
+
+        def arrays(part):
+            return in_blocks(part, 700)
+
+        rows = File(X) if in_file else arrays(X)
+        for kind in ("prediction", "mean"):
+            found = model.predict_interval(rows, kind=kind)
+            assert isinstance(found, np.ndarray if in_file else da.Array)
+            assert found.dtype == np.float64
+            assert_allclose(found, model.predict_interval(X, kind=kind), rtol=1e-9)
+        found = model.predict(rows)
+        assert isinstance(found, np.ndarray if in_file else da.Array)
+        assert found.shape == y.shape
+        assert_allclose(found, model.predict(X), rtol=1e-12)
+        for targets in (y, y if in_file else in_blocks(y, 900)):
+            weights = model.confidence(rows, targets)
+            inliers = model.inlier_mask(rows, targets)
+            assert isinstance(weights, np.ndarray if in_file else da.Array)
+            assert inliers.dtype == bool and weights.shape == (len(y),)
+            assert_allclose(weights, model.confidence(X, y), rtol=1e-9, atol=1e-12)
+            assert_array_equal(inliers, model.inlier_mask(X, y))
+            assert_allclose(model.score(rows, targets), model.score(X, y), rtol=1e-9)
+        leverages, mean = model._leverages(rows)
+        assert_allclose(leverages, model._leverages(X)[0], rtol=1e-9)
+        assert mean == model._leverages(X)[1]
+
+    def test_rows_are_read_when_the_result_is_computed(self, fitted):
+        model, X, y = fitted
+        read = []
+
+        def counted(block):
+            read.append(len(block))
+            return block
+
+        rows = in_blocks(X, 1_000).map_blocks(counted, meta=X[:0])
+        lazy = model.confidence(rows, in_blocks(y, 1_000))
+        read.clear()  # they have been checked
+        lazy[:10].compute()
+        assert read == [1_000]
+
+    def test_single_precision(self, fitted):
+        model, X, _ = fitted
+        X32 = X.astype(np.float32)
+        for part in (X32, in_blocks(X32, 700)):
+            assert model.predict(part).dtype == model.predict(X32).dtype
+
+    def test_bad_input(self, fitted):
+        model, X, y = fitted
+        rows = in_blocks(X.copy(), 700)
+        with pytest.raises(ValueError, match=r"X has 5 features"):
+            model.predict_interval(rows[:, :5].rechunk({1: -1}))
+        with pytest.raises(ValueError, match="outputs, but"):
+            model.confidence(rows, in_blocks(np.zeros((3_000, 3)), 700))
+        with pytest.raises(ValueError, match="inconsistent numbers of samples"):
+            model.inlier_mask(rows, in_blocks(y[:-1], 700))
+        X[2_000, 3] = np.nan
+        with pytest.raises(ValueError, match=r"row 2000, column 3"):
+            model.predict(in_blocks(X, 700))
+        y[1_500] = np.inf
+        with pytest.raises(ValueError, match=r"Input y contains infinity.*row 1500"):
+            model.confidence(rows, in_blocks(y, 700))

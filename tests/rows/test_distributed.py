@@ -16,7 +16,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn_mm import ContrastiveHebbianClassifier, HalfQuadraticRobustRegressor
 from sklearn_mm._robust import reweighting
 from sklearn_mm._rows.table import Rows
-from sklearn_mm.criteria import Fixed, RelaxedGeneralized
+from sklearn_mm.criteria import Fixed, RelaxedGeneralized, SufficientDescent
 
 pytestmark = [
     pytest.mark.distributed,
@@ -53,6 +53,22 @@ def hebbian(X, y, criterion="sudemm"):
         chunk_size=BLOCK,
         random_state=0,
     ).fit(X, y > 0)
+
+
+def mini_batches(X, y, criterion="sudemm", scheduler=None, **params):
+    dask = pytest.importorskip("dask")
+    params = {"max_iter": 3, **params}
+    model = ContrastiveHebbianClassifier(
+        (8, 5), criterion=criterion, batch_size=500, tol=0.0, random_state=0, **params
+    )
+    with dask.config.set(scheduler=scheduler):
+        return model.fit(X, y > 0)
+
+
+def bytes_sent(client):
+    """Data that workers have sent so far, by their own counters."""
+    totals = client.run(lambda dask_worker: dask_worker.transfer_outgoing_bytes_total)
+    return sum(totals.values())
 
 
 def assert_equal_fits(X, y, criteria=("sudemm", "regemm")):
@@ -167,12 +183,6 @@ class TestDask:
         client = distributed.get_client()
         start = robust(*make_data()).coef_
 
-        def sent():
-            totals = client.run(
-                lambda dask_worker: dask_worker.transfer_outgoing_bytes_total
-            )
-            return sum(totals.values())
-
         def per_iteration(factor):
             X, y = (np.concatenate([part] * factor) for part in make_data())
             size = len(y) // 6
@@ -183,7 +193,7 @@ class TestDask:
 
             class Counting(Fixed):
                 def converged(self, trial, moved, memory, tol):
-                    counts.append(sent())
+                    counts.append(bytes_sent(client))
                     return False
 
             params = {"init": start + 0.01, "scale": 0.1, "max_iter": 12}
@@ -195,11 +205,46 @@ class TestDask:
             warnings.simplefilter("ignore", ConvergenceWarning)
             # Without the matrix that is kept on many rows, iterations are alike.
             patch.setattr(reweighting, "_KEEP_ROWS", 10**9)
+            patch.setattr(reweighting, "_KEEP_ENTRIES", 10**9)
             few, many = per_iteration(1), per_iteration(8)
-        # Partial sums of at most six blocks, a few times. How many of them meet on
-        # another worker is up to the scheduler; their sizes, which do not depend on it,
-        # are compared in `test_blocks.py`.
-        assert 0 <= few < 10_000 and 0 <= many < 10_000  # a column has 576,000 bytes
+        # Sums of six blocks, which all go to the caller.
+        assert 0 < few == many < 10_000  # a column has 576,000 bytes
+
+    def test_mini_batches_where_the_blocks_are(self, cluster, tmp_path):
+        """Held by workers or read when needed; a lost worker changes nothing."""
+        X, y = self.arrays()
+        expected = mini_batches(X, y, scheduler="synchronous")
+        held = X.persist(), y.persist()
+        killer = KillOwnWorker(tmp_path / "killed")
+        for data, criterion in (((X, y), "sudemm"), (held, "sudemm"), (held, killer)):
+            model = mini_batches(*data, criterion)
+            for W, V in zip(model.coefs_, expected.coefs_, strict=True):
+                assert_array_equal(W, V)
+        assert killer.path.exists()
+
+    def test_mini_batches_do_not_travel(self, cluster):
+        da = pytest.importorskip("dask.array")
+        distributed = pytest.importorskip("distributed")
+        client = distributed.get_client()
+
+        def sent_per_epoch(factor):
+            X, y = (np.concatenate([part] * factor) for part in make_data())
+            size = len(y) // 6
+            X = da.from_array(X, chunks=(size, -1)).persist()
+            y = da.from_array(y, chunks=size).persist()
+            distributed.wait([X, y])
+            counts = [0, 0]
+            for i, max_iter in enumerate((1, 4)):
+                before = bytes_sent(client)
+                mini_batches(X, y, max_iter=max_iter, shuffle=False)
+                counts[i] = bytes_sent(client) - before
+            return (counts[1] - counts[0]) / 3
+
+        # The state moves at most six times an epoch. It contains the history of the
+        # epoch, some hundred bytes an update, but no rows, which have 64 bytes each.
+        few, many = sent_per_epoch(1), sent_per_epoch(8)
+        updates = 8 * ROWS / 500
+        assert 0 <= few <= many < 6 * (60_000 + 200 * updates) < 8 * ROWS * 64
 
     def test_unknown_lengths(self):
         X, y = self.arrays()
@@ -223,18 +268,49 @@ class KillWorker(RelaxedGeneralized):
         return super().satisfied(trial, memory)
 
 
-def test_ray():
+class KillOwnWorker(SufficientDescent):
+    """The default criterion of networks, which kills the worker that it runs on."""
+
+    def __init__(self, path):
+        super().__init__()
+        object.__setattr__(self, "path", path)
+
+    def satisfied(self, trial, memory):
+        if memory.iteration == 30 and not self.path.exists():
+            self.path.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().satisfied(trial, memory)
+
+
+@pytest.fixture(scope="module")
+def ray():
     ray = pytest.importorskip("ray")
+    ray.init(num_cpus=2, include_dashboard=False, configure_logging=False)
+    yield ray
+    ray.shutdown()
+
+
+def test_ray_through_joblib(ray):
     from ray.util.joblib import register_ray
 
-    ray.init(num_cpus=2, include_dashboard=False, configure_logging=False)
-    try:
-        register_ray()
-        # Ray starts its actors anew for every sum: few of them.
-        with joblib.parallel_config("ray", n_jobs=2):
-            assert_equal_fits(*make_data(), criteria=())
-    finally:
-        ray.shutdown()
+    register_ray()
+    # Ray starts its actors anew for every sum: few of them.
+    with joblib.parallel_config("ray", n_jobs=2):
+        assert_equal_fits(*make_data(), criteria=())
+
+
+def test_ray_as_the_scheduler_of_dask(ray):
+    dask = pytest.importorskip("dask")
+    da = pytest.importorskip("dask.array")
+    from ray.util.dask import ray_dask_get
+
+    X, y = make_data()
+    X, y = da.from_array(X, chunks=(BLOCK, -1)), da.from_array(y, chunks=BLOCK)
+    expected = mini_batches(X, y, scheduler="synchronous")
+    with dask.config.set(scheduler=ray_dask_get):
+        assert_equal_fits(X, y, criteria=("sudemm",))
+    model = mini_batches(X, y, scheduler=ray_dask_get)
+    assert_array_equal(model.coefs_[0], expected.coefs_[0])
 
 
 @pytest.mark.parametrize("engine", ["h5py", "zarr"])

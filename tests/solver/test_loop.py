@@ -9,8 +9,8 @@ from parabola import START, At, GradientStep, Parabola, run
 
 from sklearn_mm._solver.history import History
 from sklearn_mm._solver.inference import Continuation, DoublingRestart
-from sklearn_mm._solver.loop import Status, minimize
-from sklearn_mm._solver.roles import Bounds, Memory, Monitor, Moved, Trial
+from sklearn_mm._solver.loop import Monitor, Status, minimize
+from sklearn_mm._solver.roles import Bounds, Memory, Moved, Trial
 from sklearn_mm.criteria import (
     Fixed,
     RelaxedGeneralized,

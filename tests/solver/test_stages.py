@@ -6,8 +6,8 @@ from numpy.testing import assert_array_equal
 from parabola import START, At, GradientStep, Parabola
 
 from sklearn_mm._solver.history import History
-from sklearn_mm._solver.loop import Status
-from sklearn_mm._solver.roles import Bounds, Monitor, Moved
+from sklearn_mm._solver.loop import Monitor, Status
+from sklearn_mm._solver.roles import Bounds, Moved
 from sklearn_mm._solver.stages import Stage, run_stages
 from sklearn_mm.criteria import Criterion, Fixed, RelaxedGeneralized
 
@@ -58,9 +58,7 @@ def stage(criterion, effort=1.0, step=None, **kwargs):
 
 def run(first, last, budget=50, **kwargs):
     history = History()
-    result = run_stages(
-        first, last, At(START), history, lambda: budget - len(history), **kwargs
-    )
+    result = run_stages(first, last, At(START), history, budget, **kwargs)
     return result, history.to_bunch()
 
 

@@ -2,10 +2,10 @@
 
 With sample weights, scikit-learn 1.9 computes every weighted quantile of every feature
 on its own, which takes several times as long as the trees of a fit on a thousand rows
-(mended by scikit-learn's pull request 34248). Features with no more distinct values
-than there are bins need no quantiles. For the fits that are only used for residuals,
-values are therefore replaced by the largest value of their bin. The bins are those of a
-fit without weights. The final regressor is fitted to the original features.
+(fixed by scikit-learn's pull request 34248). Features with no more distinct values than
+there are bins need no quantiles. For the fits that are only used for residuals, values
+are therefore replaced by the largest value of their bin. The bins are those of a fit
+without weights. The final regressor is fitted to the original features.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sklearn.ensemble import HistGradientBoostingRegressor
 
 from sklearn_mm._solver.roles import Array
 
-# What leaves an array's features numeric.
+# Values for which all features of an array are numeric.
 _NO_CATEGORIES = (None, "from_dtype")
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
-from scipy.special import ndtr
-from scipy.stats import chi
 from sklearn.base import (
     BaseEstimator,
     MetaEstimatorMixin,
@@ -18,7 +17,7 @@ from sklearn.base import (
 )
 from sklearn.ensemble import HistGradientBoostingRegressor
 from sklearn.model_selection import KFold, check_cv
-from sklearn.utils import check_random_state, get_tags, indexable
+from sklearn.utils import Bunch, check_random_state, get_tags, indexable
 from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
 from sklearn.utils.validation import (
     _check_sample_weight,
@@ -28,13 +27,15 @@ from sklearn.utils.validation import (
 )
 
 from sklearn_mm._estimator import (
+    N_JOBS,
     DocumentedMixin,
     PersistentMixin,
     criterion_options,
     keep_state_on_error,
 )
+from sklearn_mm._robust.inference_mixin import inlier_scales
 from sklearn_mm._robust.learner.binning import binned_once
-from sklearn_mm._robust.learner.out_of_fold import OutOfFold, halves, partition
+from sklearn_mm._robust.learner.out_of_fold import OutOfFold, Split, halves, partition
 from sklearn_mm._robust.learner.rounds import Reweighting, RobustLoss
 from sklearn_mm._robust.learner.start import (
     Noise,
@@ -44,6 +45,7 @@ from sklearn_mm._robust.learner.start import (
 )
 from sklearn_mm._robust.learner.weighting import fit_weighted, weight_keyword
 from sklearn_mm._rows.validation import check_size
+from sklearn_mm._solver.roles import Array
 from sklearn_mm.criteria import CRITERIA, get_criterion
 from sklearn_mm.kernels import KERNELS, get_kernel
 
@@ -56,8 +58,6 @@ _WIDER = 1.2
 _FIRST_EFFORT = 0.35
 # The plain fit is kept unless the robust loss of another is smaller by this fraction.
 _MARGIN = 0.06
-# Rows within this many scales are inliers (for one output).
-_INLIER_SCALES = 3.0
 # The quadratic kernel has no width; any finite one gives the same fit.
 _ANY_WIDTH = 1.0
 # Effort of exact weights, for criterion="fixed".
@@ -229,7 +229,7 @@ class RobustRegressor(
     150
     """
 
-    _parameter_constraints: dict = {
+    _parameter_constraints: dict[str, Any] = {
         "estimator": [None, HasMethods(["fit", "predict"])],
         "kernel": [
             StrOptions(set(KERNELS)),
@@ -241,26 +241,26 @@ class RobustRegressor(
         "cv": ["cv_object"],
         "max_iter": [Interval(Integral, 1, None, closed="left")],
         "tol": [Interval(Real, 0, None, closed="left")],
-        "n_jobs": [None, Integral],
+        "n_jobs": N_JOBS,
         "random_state": ["random_state"],
         "verbose": ["verbose"],
     }
 
     def __init__(
         self,
-        estimator=None,
+        estimator: Any = None,
         *,
         kernel: Any = "smooth_truncated_quadratic",
         criterion: Any = "regemm",
         scale: Any = "auto",
-        tuning=None,
+        tuning: float | None = None,
         cv: Any = 5,
-        max_iter=4,
-        tol=0.01,
-        n_jobs=None,
-        random_state=None,
-        verbose=0,
-    ):
+        max_iter: int = 4,
+        tol: float = 0.01,
+        n_jobs: int | None = None,
+        random_state: Any = None,
+        verbose: int = 0,
+    ) -> None:
         self.estimator = estimator
         self.kernel = kernel
         self.criterion = criterion
@@ -275,7 +275,7 @@ class RobustRegressor(
 
     @keep_state_on_error
     @_fit_context(prefer_skip_nested_validation=False)
-    def fit(self, X, y, sample_weight=None):
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Fit the regressor robustly.
 
         Parameters
@@ -327,7 +327,7 @@ class RobustRegressor(
             self.weights_ = np.ones(len(y))
         self.scale_ = float(noise.scale[0]) if y.ndim == 1 else noise.scale
         norm = np.sqrt(noise.squares(targets.residual(kept.prediction)))
-        self.inlier_mask_ = norm <= _inlier_scales(len(noise.scale))
+        self.inlier_mask_ = norm <= inlier_scales(len(noise.scale))
         self.history_ = history
         self.best_iter_ = kept.number
         self.n_iter_ = len(history["loss"])
@@ -336,7 +336,7 @@ class RobustRegressor(
                 setattr(self, name, getattr(fitted, name))
         return self
 
-    def predict(self, X):
+    def predict(self, X: Any) -> Array:
         """Predict targets.
 
         Parameters
@@ -352,7 +352,7 @@ class RobustRegressor(
         check_is_fitted(self)
         return self.estimator_.predict(X)
 
-    def __sklearn_tags__(self):
+    def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         inner = get_tags(self._learner())
         tags.input_tags = inner.input_tags
@@ -360,12 +360,12 @@ class RobustRegressor(
         tags.target_tags.single_output = inner.target_tags.single_output
         return tags
 
-    def _learner(self):
+    def _learner(self) -> Any:
         if self.estimator is None:
             return HistGradientBoostingRegressor()
         return self.estimator
 
-    def _template(self):
+    def _template(self) -> Any:
         """Clone the estimator and check that it supports weights."""
         estimator = clone(self._learner())
         if weight_keyword(estimator) is None:
@@ -376,7 +376,7 @@ class RobustRegressor(
             )
         return estimator
 
-    def _check_outputs(self, y):
+    def _check_outputs(self, y: Array) -> None:
         learner = self._learner()
         if y.ndim > 1 and not get_tags(learner).target_tags.multi_output:
             raise ValueError(
@@ -385,14 +385,16 @@ class RobustRegressor(
                 "output with sklearn.multioutput.MultiOutputRegressor."
             )
 
-    def _splits(self, X, y, random_state):
+    def _splits(self, X: Any, y: Array, random_state: Any) -> Sequence[Split]:
         cv = self.cv
         if cv is None or isinstance(cv, Integral):
             n_splits = 5 if cv is None else cv
             cv = KFold(n_splits, shuffle=True, random_state=random_state)
         return partition(list(check_cv(cv).split(X, y)), len(y))
 
-    def _start(self, learner, targets, plain):
+    def _start(
+        self, learner: OutOfFold, targets: Targets, plain: Array
+    ) -> tuple[Noise, Array]:
         """Scale of the noise, and out-of-fold predictions of a robust start."""
         coarse = replace(learner, splits=halves(learner.splits))
         start = robust_start(coarse, targets, plain)
@@ -402,7 +404,14 @@ class RobustRegressor(
         scale = np.full(n_outputs, float(self.scale))
         return Noise(scale, np.ones(len(plain))), start
 
-    def _rounds(self, learner, targets, noise, plain, start):
+    def _rounds(
+        self,
+        learner: OutOfFold,
+        targets: Targets,
+        noise: Noise,
+        plain: Array,
+        start: Array,
+    ) -> tuple[_Kept, Bunch]:
         """The best round and the history of all rounds."""
         kernel = get_kernel(self.kernel)
         tuning = self.tuning
@@ -410,7 +419,7 @@ class RobustRegressor(
             tuning = _WIDER * kernel.tuning_constant(len(noise.scale))
         width = tuning if np.isfinite(tuning) else _ANY_WIDTH
 
-        def squares(prediction):
+        def squares(prediction: Array) -> Array:
             return noise.squares(targets.residual(prediction)) / width**2
 
         loss = RobustLoss(kernel, targets.weight * np.square(width * noise.local))
@@ -453,12 +462,12 @@ class _Kept:
     """A round: the weights of its fits and their out-of-fold predictions."""
 
     number: int
-    confidence: np.ndarray | None  # None for the plain fit
-    prediction: np.ndarray
+    confidence: Array | None  # None for the plain fit
+    prediction: Array
     loss: float
 
 
-def _print_round(record, number, plain_loss):
+def _print_round(record: dict[str, float], number: int, plain_loss: float) -> None:
     if number == 1:
         print(
             f"{'round':>6} {'upper bound':>13} {'lower bound':>13} {'1/sigma':>8} "
@@ -470,7 +479,7 @@ def _print_round(record, number, plain_loss):
     )
 
 
-def _check_targets(y):
+def _check_targets(y: Any) -> Array:
     """Targets as numbers. A column is converted to a vector with a warning."""
     y = check_array(y, ensure_2d=False, dtype=np.float64, input_name="y")
     check_size("The largest absolute target", np.abs(y).max(), smallest=0.0)
@@ -479,7 +488,7 @@ def _check_targets(y):
     return y
 
 
-def _seeded(estimator, random_state):
+def _seeded(estimator: Any, random_state: Any) -> Any:
     """The estimator with an int for each of its random states that is None."""
     seeds = {
         name: int(random_state.randint(np.iinfo(np.int32).max))
@@ -487,8 +496,3 @@ def _seeded(estimator, random_state):
         if value is None and name.split("__")[-1] == "random_state"
     }
     return estimator.set_params(**seeds)
-
-
-def _inlier_scales(d):
-    """Norm of d residuals, in scales, that inliers do not exceed."""
-    return chi.ppf(2.0 * ndtr(_INLIER_SCALES) - 1.0, d)

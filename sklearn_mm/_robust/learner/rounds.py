@@ -51,7 +51,7 @@ class RobustLoss:
         return theta
 
     def start(self, batch: Batch) -> None:
-        """Nothing to start from: weights have a closed form."""
+        """None, since weights have a closed form."""
 
     def infer(self, point: Array, latent: Any, effort: float) -> Array:
         """Weights of a kernel that is 1/effort times as wide."""
@@ -72,7 +72,7 @@ class RobustLoss:
 
 @dataclass
 class Refit:
-    """What a refit is expected to gain, for criteria that ask: as the last one."""
+    """Expected gain of a refit, for criteria that use it: that of the last refit."""
 
     gain: float
 
@@ -93,10 +93,10 @@ class Reweighting:
 
     loss: RobustLoss
     criterion: Criterion
-    z: Array  # squared residuals at hand, in widths of the kernel
+    z: Array  # current squared residuals, in widths of the kernel
     effort: float  # of the first upper bound
     history: History = field(default_factory=History)
-    # So many refits in a row without a smaller loss end the run.
+    # Number of consecutive refits without a lower loss after which the run ends.
     patience: int = 2
 
     def __post_init__(self) -> None:
@@ -109,7 +109,7 @@ class Reweighting:
         self._change = math.inf  # of the weights from one round to the next
 
     def weights(self) -> Array:
-        """Weights to refit with, as accurate as the criterion asks."""
+        """Weights for the next refit, as accurate as the criterion requires."""
         memory, last = self.memory, self._inferred
         if memory.rejected and last is not None:
             effort = last.trial.effort
@@ -137,7 +137,7 @@ class Reweighting:
         return self._change < tol
 
     def refitted(self, z: Array, change: float, tol: float) -> bool:
-        """Take over the residuals of the refit; True if the run may end."""
+        """Store the residuals of the refit; True if the run may end."""
         assert self._inferred is not None
         trial, memory = self._inferred.trial, self.memory
         gain = trial.upper - self.loss.upper(z, trial.latent)

@@ -1,16 +1,16 @@
-r"""Centre and scale of residuals, most of which may be trusted.
+r"""Centre and scale of residuals, most of which belong to inliers.
 
-The *shorth* is the shortest interval that holds half of the weight: a mode with a
-width. The *core* is a normal law on a flat background: with N the weight within
-:math:`k s` and G that in the ring up to :math:`2 k s`, a flat background would put as
-much into the ring as into the inside, and the law itself puts F inside and
-:math:`F_2 - F` into the ring. So the core has :math:`C = (N - G) / (2F - F_2)` of the
-weight, the background :math:`B = N - C F` of the inside, and, a uniform law having the
-second moment :math:`(k s)^2 / 3`,
+The *shorth* is the shortest interval that contains half of the weight: a mode with a
+width. The *core* is a normal distribution on a flat background, as in `core.py`, with
+weights and in one dimension. Let N be the weight within :math:`k s`, and G that between
+there and :math:`2 k s`. The background has the same weight in both, and the core has a
+fraction F of its weight within :math:`k s` and :math:`F_2 - F` outside. Hence the core
+has the weight :math:`C = (N - G) / (2F - F_2)`, the background has :math:`B = N - C F`
+inside, where its second moment is :math:`(k s)^2 / 3`, and
 
 .. math:: s^2 = (\textstyle\sum_{in} r^2 - B (k s)^2 / 3) / (C F m)
 
-with m the second moment of a standard normal law cut off at k.
+with the second moment m of a standard normal distribution truncated at k.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from scipy.stats import norm
 
 from sklearn_mm._solver.roles import Array
 
-# Half-width of the shorth of a standard normal law.
+# Half-width of the shorth of a standard normal distribution.
 _QUARTILE = float(norm.ppf(0.75))
-# Radius of the core in scales, the law's mass in it and in twice it, and the second
-# moment inside.
+# Radius of the core in scales, the probabilities within it and within twice the radius,
+# and the second moment inside.
 _RADIUS = 2.0
 _INSIDE, _TWICE = (2.0 * norm.cdf(c * _RADIUS) - 1.0 for c in (1, 2))
 _MOMENT = 1.0 - 2.0 * _RADIUS * norm.pdf(_RADIUS) / _INSIDE
 _CORE_ITERATIONS = 20
-# The core has at least this part of the weight inside.
+# The core has at least this fraction of the weight inside.
 _LEAST_CORE = 0.25
 
 
 def shorth(values: Array, weight: Array) -> tuple[float, float]:
-    """Centre of the shortest half, and its half-width as a normal law's scale."""
+    """Centre of the shortest half, and its half-width as the scale of a normal law."""
     order = np.argsort(values)
     ordered = values[order]
     mass = np.concatenate([[0.0], np.cumsum(weight[order])])
@@ -75,8 +75,8 @@ def by_prediction(
 ) -> tuple[Array, Array]:
     """Shorths of residuals as functions of the prediction: centre and scale per row.
 
-    Rows are taken in bins of equal weight, in the order of their predictions; values
-    are interpolated, and the scales smoothed by a median of three.
+    Rows are sorted by their predictions and divided into bins of equal weight. Values
+    are interpolated, and scales are smoothed by a median of three.
     """
     order = np.argsort(prediction, kind="stable")
     order = order[weight[order] > 0.0]

@@ -21,20 +21,20 @@ from sklearn_mm.kernels import GemanMcClure
 _ROUNDS, _CENTRED_ROUNDS = 4, 2
 # Rows per bin of predictions, and the largest number of bins.
 _PER_BIN, _MAX_BINS = 50, 20
-# The local scale is learnt from residuals of up to this many scales, since outliers
-# say nothing about the noise. Their logarithms are cut off below at this part of a
-# scale: a residual may be as small as it likes by chance.
+# The local scale is learnt from residuals of up to this many scales, since outliers say
+# nothing about the noise. Their logarithms are bounded below by that of this fraction
+# of a scale, since a residual can be arbitrarily small by chance.
 _FARTHEST, _NEAREST = 30.0, 0.05
 # Rows that are easy to predict are not judged more strictly than others, and the scale
 # of those that are hard is at most this many times the usual one.
 _LARGEST = 8.0
-# Scales below this part of the targets' size are rounding.
+# Scales below this fraction of the size of the targets are rounding errors.
 _RESOLUTION = 1e-12
 
 
 @dataclass(frozen=True)
 class Targets:
-    """Targets with the user's weights; residuals always have two dimensions."""
+    """Targets and sample weights; residuals always have two dimensions."""
 
     y: Array
     weight: Array
@@ -52,13 +52,13 @@ class Targets:
 
     @property
     def resolution(self) -> float:
-        """The smallest scale that is told from zero."""
+        """The smallest scale that is distinguished from zero."""
         return max(float(np.abs(self.y).max()) * _RESOLUTION, np.finfo(float).tiny)
 
 
 @dataclass(frozen=True)
 class Noise:
-    """Scale of inliers' residuals: one per output, times one per row."""
+    """Scale of the residuals of inliers: one per output, times one per row."""
 
     scale: Array
     local: Array
@@ -89,7 +89,8 @@ def robust_start(learner: OutOfFold, targets: Targets, plain: Array) -> Array:
             scale = np.maximum(scale, targets.resolution)
             z += np.square((r - centre) / scale) / residual.shape[1]
         confidence = kernel.weight(z)
-        # Weights of a narrow kernel are small: a penalty would count for more.
+        # Weights of a narrow kernel are small, which would increase the effect of a
+        # penalty.
         confidence /= np.average(confidence, weights=targets.weight)
         prediction = learner.predict(targets.y, targets.times(confidence))
     return prediction
@@ -102,7 +103,7 @@ def estimate_noise(learner: OutOfFold, targets: Targets, prediction: Array) -> N
     size = np.sqrt(usual.squares(residual) / residual.shape[1])
     near = (size < _FARTHEST) & (targets.weight > 0.0)
     log_size = np.log(np.maximum(size, _NEAREST))
-    # In the shape of y: some learners of several outputs take nothing else.
+    # In the shape of y, which some learners of several outputs require.
     wanted = np.broadcast_to(log_size, targets.y.T.shape).T
     expected = learner.predict(wanted, targets.weight * near)
     expected = expected.reshape(len(residual), -1).mean(axis=1)
@@ -115,8 +116,8 @@ def _local_scale(
 ) -> Array:
     """Relative scale of rows from the expected logarithm of their residuals.
 
-    Expected out of fold, they are regressed on: a learner that predicts nothing but
-    noise gets a slope of zero, and the scale is the same for all.
+    They are regressed on these out-of-fold predictions. If the learner only predicts
+    noise, the slope is zero, and all rows have the same scale.
     """
     w = weight[near] / weight[near].sum()
     deviation = expected - w @ expected[near]
@@ -129,7 +130,7 @@ def _local_scale(
 
 
 def _core_scales(residual: Array, targets: Targets) -> Array:
-    """Scale of each output's core; the standard deviation where half are equal."""
+    """Scale of the core of each output; the standard deviation if half are equal."""
     scales = []
     for r in residual.T:
         scale = core_scale(r, targets.weight)

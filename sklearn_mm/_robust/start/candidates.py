@@ -1,7 +1,7 @@
-"""Candidate planes: halves of the rows, graduated fits, random subsets, the rest.
+"""Candidate planes: halves of the rows, graduated fits, random subsets, remaining rows.
 
-All distances in X are taken in coordinates that turn with the rows: the eigenvectors of
-the covariance of spatial signs of the whitened design about its spatial median.
+Distances in X are computed in equivariant coordinates, along the eigenvectors of the
+covariance of the spatial signs of the whitened design around its spatial median.
 """
 
 from __future__ import annotations
@@ -21,34 +21,35 @@ from sklearn_mm._robust.start.whitened import (
 )
 from sklearn_mm.kernels import SmoothTruncatedQuadratic
 
-# Widths of the kernel in a graduated fit, in scales of its start's median residual;
-# where there are candidates of it.
+# Widths of the kernel in a graduated fit, in units of the median residual at its start,
+# and the widths that give candidates.
 _WIDTHS = 2.0 ** (-0.4 * np.arange(11))
 _KEPT_WIDTHS = (0, 4, 8, 10)
-# Fits to rows that others predict, and how far from it they may be, in scales.
+# Largest number of fits to rows that are predicted by others, and largest error in
+# scales.
 _PREDICTIONS, _PREDICTED = 10, 3.0
 # Concentration steps of the covariance.
 _COVARIANCE_STEPS = 2
-# Columns beyond which one distance fewer is looked at.
+# Number of columns beyond which one distance fewer is considered.
 _MANY_COLUMNS = 64
-# Random subsets: enough to hold a clean one but for this probability at that share of
-# inliers. Where that is too many, as many are drawn as cost no more than the largest
-# number does for that many parameters; and none where that is a hopeless share of them
-# (from 14 parameters on), since the other candidates do not depend on luck.
+# Random subsets are as many as it takes to contain a clean one except with this
+# probability, for this share of inliers. If these are too many, the number is limited
+# to the cost of the largest number with that many parameters. If only a small part of
+# those required remains (with 14 parameters and more), there are none.
 _SUBSET_FAILURE, _SUBSET_INLIERS = 1e-3, 0.55
 _MIN_SUBSETS, _MAX_SUBSETS, _SUBSET_PARAMETERS = 100, 2_000, 11
 _HOPELESS = 0.05
-# Rows that subsets are screened on, subsets that are concentrated, and those kept.
+# Number of rows for screening, of subsets that are concentrated, and of those kept.
 _SCREEN_ROWS, _SCREENED, _KEPT_SUBSETS = 500, 30, 8
 _CONCENTRATIONS = 2
-# Share of a population in the window of the density score.
+# Share of a population that the window of the density score contains.
 _DENSE = 0.5
 
 _KERNEL = SmoothTruncatedQuadratic()
 
 
 def half_masks(rows: WhitenedRows, distance: Array, mass: float) -> Array:
-    """Rows of the smallest distances, in each row of `distance`, up to a mass."""
+    """For each row of `distance`, the rows with the smallest distances up to a mass."""
     order = np.argsort(distance, axis=1, kind="stable")
     before = np.cumsum(rows.weight[order], axis=1) - rows.weight[order]
     masks = np.empty(distance.shape)
@@ -57,7 +58,7 @@ def half_masks(rows: WhitenedRows, distance: Array, mass: float) -> Array:
 
 
 def middle_scale(rows: WhitenedRows, theta: Array) -> Array:
-    """Scales of planes, (c, d), if their median residuals were normal."""
+    """Scales of planes, (c, d), from median residuals under the normal law."""
     middle = weighted_median(np.abs(rows.residuals(theta)), rows.weight)
     return np.maximum(middle / NORMAL_MEDIAN, rows.floor)
 
@@ -80,8 +81,8 @@ def central_in_y(rows: WhitenedRows) -> Array:
 def central_in_x(rows: WhitenedRows) -> Array:
     """Least squares on halves of the rows that are central in X.
 
-    Two or three initial distances, each also after steps towards the half of least
-    covariance.
+    There are two or three initial distances, and for each of them also the half after
+    concentration steps of the covariance.
     """
     U = rows.Z[:, :-1] if rows.has_intercept else rows.Z
     if not U.shape[1]:
@@ -91,7 +92,7 @@ def central_in_x(rows: WhitenedRows) -> Array:
     signs = D / np.maximum(np.linalg.norm(D, axis=1), 1e-12)[:, None]
     found = [D]
     if D.shape[1] > 1:
-        # Of many columns, no single one decides: signs say as much as all of them.
+        # If there are many columns, signs are as informative as bounded values.
         many = D.shape[1] > _MANY_COLUMNS
         for bounded in (signs,) if many else (np.tanh(D), signs):
             turned = D @ _principal_axes(bounded, w)
@@ -107,12 +108,13 @@ def central_in_x(rows: WhitenedRows) -> Array:
 
 
 def predictable(rows: WhitenedRows) -> tuple[Array, Array, float]:
-    """Ridge regression on rows that the others predict, and which rows these are.
+    """Ridge regression on rows that are predicted by the others, and these rows.
 
-    Where a plane comes close to all rows, residuals say nothing; what the other rows
-    predict does. The residual of a row in the fit is r / (1 - h) when it is left out.
-    Where a constant predicts better, rows are judged by it. The last value is the size
-    of residuals of rows left out in units of those from a constant.
+    If a plane is close to all rows, residuals are not informative, but predictions from
+    the other rows are. The residual of a row of the fit is r / (1 - h) if the row is
+    left out. If a constant predicts better, rows are judged by the constant. The last
+    value is the size of the residuals of left-out rows relative to those from a
+    constant.
     """
     central = _from_the_middle(rows.Y, rows)
     keep = half_masks(rows, central, rows.majority)
@@ -137,13 +139,13 @@ def predictable(rows: WhitenedRows) -> tuple[Array, Array, float]:
 
 
 def _left_out(rows: WhitenedRows, theta: Array, keep: Array) -> Array:
-    """Residuals (d, n) of a fit to some rows, each as if its row were left out."""
+    """Residuals (d, n) of a fit to some rows, as if each row had been left out."""
     h = np.minimum(rows.spent(keep) / np.maximum(keep @ rows.weight, 1.0), 1 - 1e-9)
     return rows.residuals(theta)[0] / np.where(keep > 0, 1.0 - h, 1.0)
 
 
 def _from_the_middle(values: Array, rows: WhitenedRows) -> Array:
-    """Distances from the median in median distances, the largest of the outputs."""
+    """Largest distance from the median over the outputs, in median distances."""
     away = np.abs(values - weighted_median(values.T, rows.weight))
     spread = np.maximum(weighted_median(away.T, rows.weight), rows.floor)
     return (away / spread).max(axis=1)[None]
@@ -172,7 +174,7 @@ def _principal_axes(A: Array, w: Array) -> Array:
 
 
 def _standardized(A: Array, w: Array) -> Array:
-    """Columns about their median in median absolute deviations."""
+    """Columns centred at their median, in median absolute deviations."""
     A = A - weighted_median(A.T, w)
     spread = weighted_median(np.abs(A.T), w) / NORMAL_MEDIAN
     usual = np.sqrt(w @ np.square(A) / w.sum())
@@ -194,7 +196,7 @@ def _mahalanobis(D: Array, w: Array) -> Array:
 
 
 def graduated(rows: WhitenedRows, theta: Array) -> tuple[Array, Array]:
-    """Fits along narrowing kernels, from given planes: planes and their scales."""
+    """Planes and scales of fits with narrowing kernels that start from given planes."""
     tuning = _KERNEL.tuning_constant(rows.n_outputs)
     scale = middle_scale(rows, theta)
     found = []
@@ -210,14 +212,14 @@ def graduated(rows: WhitenedRows, theta: Array) -> tuple[Array, Array]:
 
 
 def the_rest(rows: WhitenedRows, distance: Array, square: float) -> Array:
-    """Least squares on the rows that are not within a population's window."""
+    """Least squares on the rows outside the window of each population."""
     rest = distance > square
     enough = rest @ rows.weight > rows.effective + 1.0
     return rows.solve(rest[enough].astype(float))
 
 
 def n_subsets(rows: WhitenedRows) -> int:
-    """How many random subsets are worth their while."""
+    """Number of random subsets that is worth the cost."""
     r = rows.n_parameters
     needed = np.log(_SUBSET_FAILURE) / np.log1p(-(_SUBSET_INLIERS**r))
     affordable = _MAX_SUBSETS * min(1.0, (_SUBSET_PARAMETERS / r) ** 3)
@@ -229,9 +231,9 @@ def n_subsets(rows: WhitenedRows) -> int:
 def subset_planes(
     rows: WhitenedRows, random_state: np.random.RandomState
 ) -> tuple[Array, Array]:
-    """Planes through random subsets, the best of them concentrated, and their scales.
+    """Planes through random subsets after concentration steps, and their scales.
 
-    They are ranked twice: by the root mean square of the smallest residuals of a
+    There are two rankings: by the root mean square of the smallest residuals of a
     majority (least trimmed squares), and by the densest window.
     """
     n, r, d = rows.n_rows, rows.n_parameters, rows.n_outputs
@@ -243,7 +245,13 @@ def subset_planes(
     gram[:, diagonal, diagonal] += 1e-9 * np.trace(gram, axis1=1, axis2=2)[:, None] / r
     theta = np.linalg.solve(gram, right)
     screen = slice(0, None, -(-n // _SCREEN_ROWS))
-    few = replace(rows, Z=rows.Z[screen], Y=rows.Y[screen], weight=rows.weight[screen])
+    few = replace(
+        rows,
+        Z=rows.Z[screen],
+        Y=rows.Y[screen],
+        weight=rows.weight[screen],
+        products=None,
+    )
     norms = _norms(few, theta)
     planes, scales = [], []
     for judge in (_trimmed, _densest):
@@ -270,7 +278,7 @@ def subset_planes(
 
 @functools.lru_cache(maxsize=64)
 def _dense_window(d: int) -> tuple[float, float]:
-    """Radius of the window in scales, and the exponent c for which it is the best."""
+    """Radius of the window in scales, and the exponent c for which it is optimal."""
     radius = float(chi.ppf(_DENSE, d))
     return radius, _DENSE / (radius * float(chi.pdf(radius, d)))
 
@@ -283,7 +291,7 @@ def _norms(rows: WhitenedRows, theta: Array) -> Array:
 
 
 def _ordered(rows: WhitenedRows, norms: Array) -> tuple[Array, Array]:
-    """Sorted norms, not below the floor, and the share of rows up to each of them."""
+    """Sorted norms, at least the floor, and the share of rows up to each of them."""
     w, floor = rows.weight, float(np.linalg.norm(rows.floor))
     if np.all(w == w[0]):
         t = np.sort(norms, axis=1)
@@ -297,7 +305,7 @@ def _ordered(rows: WhitenedRows, norms: Array) -> tuple[Array, Array]:
 
 
 def _trimmed(rows: WhitenedRows, norms: Array) -> tuple[Array, Array]:
-    """Log root mean square of the smallest norms of a majority; the largest of them."""
+    """Log root mean square of the smallest norms of a majority, and the largest one."""
     t, share = _ordered(rows, norms)
     n, r = rows.n_rows, rows.effective
     part = min(1.0, max((n + r + 1.0) / (2.0 * n), (r + 2.0) / n))
@@ -312,8 +320,8 @@ def _trimmed(rows: WhitenedRows, norms: Array) -> tuple[Array, Array]:
 def _densest(rows: WhitenedRows, norms: Array) -> tuple[Array, Array]:
     """min over t of log t - c log F(t), and 1.5 times the t of the minimum.
 
-    F(t) is the share of rows within t, beyond two for each parameter. With the right c
-    the window of least score holds half of a normal population.
+    F(t) is the share of rows within t, excluding two per parameter. With this c, the
+    window of the smallest score contains half of a normal population.
     """
     _, exponent = _dense_window(rows.n_outputs)
     t, share = _ordered(rows, norms)
@@ -337,7 +345,7 @@ def distinct(
 ) -> Array:
     """Indices of the best candidates that are some noise scales apart.
 
-    Without the distance, variants of one wrong plane would crowd out the right one.
+    Without the distance, variants of a wrong plane would displace the right one.
     """
     chosen: list[int] = []
     unit = np.square(apart) * np.square(scale)

@@ -1,4 +1,4 @@
-"""From all rows to the start of a fit: draw, choose, and look again at all rows."""
+"""The start of a robust fit: draw rows, choose a plane, and refine the scale."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from sklearn_mm._rows.table import Column
 from sklearn_mm._solver.roles import Array
 from sklearn_mm.kernels import Kernel
 
-# Scales are at least so many times the bias that the penalty gives to the residuals.
-# The bias grows in proportion to the fitted values, and with a kernel that is less than
-# 4.5 biases wide (those for 95 % efficiency are 2.4 scales wide or more) the rows of
-# large ones lose so much weight that they no longer hold the penalty: the objective has
-# no minimum near the plane then, but one at zero.
+# Smallest scale in units of the bias of the residuals that is caused by the penalty.
+# The bias is proportional to the fitted values. If the kernel is narrower than 4.5
+# biases (the widths for 95 % efficiency are 2.4 scales or more), rows with large fitted
+# values lose so much weight that they no longer balance the penalty, and the objective
+# has its minimum at zero instead of near the plane.
 _BIASES = 3.0
-# The scale of all rows is not below this part of that of the rows that decided.
+# Smallest scale of all rows relative to that of the deciding rows.
 _LEAST_REFINED = 0.5
 
 
 @dataclass(frozen=True)
 class Start:
-    """Where a fit starts, and the noise there."""
+    """Starting point of a fit, and the noise scale there."""
 
     point: LinearPoint
     scale: Array  # one for each output, in the units of the model
@@ -59,11 +59,11 @@ def robust_start(
     kernel, tuning : Kernel, float
         The kernel, and its width in noise scales.
     scale : ndarray of shape (n_outputs,) or None
-        The noise scales if they are known; then the robust objective itself decides.
+        The noise scales if they are known. Then the robust objective decides.
     point : LinearPoint or None
-        A start of the user's; only the scale is then chosen.
+        A start given by the user. Then only the scale is chosen.
     random_state : RandomState
-        Source of random subsets.
+        Random number generator for the subsets.
     """
     if point is not None and scale is not None:  # there is nothing to choose
         return Start(point, scale, np.nan)
@@ -87,7 +87,7 @@ def robust_start(
         random_state=random_state,
         theta=None if point is None else point.theta.reshape(model.shape),
     )
-    # A start of the user's leads to a population, and the scale is that one's.
+    # The scale is that of the population to which a given start leads.
     given, searched = point is not None, scale is None and rows.sampled
     if point is None:
         point = model.at(choice.theta.ravel(), base.residual)
@@ -105,7 +105,7 @@ def _start(
     point: LinearPoint,
     chosen: bool,
 ) -> Start:
-    """The start that was chosen, its scale not below what the penalty allows."""
+    """The chosen start, with a scale that is large enough for the penalty."""
     scale = choice.scale
     if chosen and (model.alpha or model.l1):
         scale = np.maximum(scale, _BIASES * _bias(model, weight, point))
@@ -113,10 +113,10 @@ def _start(
 
 
 def _bias(model: LinearResidual, weight: Column, point: LinearPoint) -> Array:
-    """What the penalty adds to the residuals, root mean square, per output.
+    """Root mean square of the residuals' bias due to the penalty, per output.
 
-    At a penalised fit sum(r f) is the inner product of theta and the penalty's
-    gradient, where f are fitted values about their mean: the part of r along f follows.
+    For a penalised fit, sum(r f) is the inner product of theta and the gradient of the
+    penalty, where f are the centred fitted values. This gives the part of r along f.
     """
     beside = model.rows.beside
     args = (model.centre, model.spread)
@@ -141,7 +141,7 @@ def _moments(
 def _on_all_rows(
     model: LinearResidual, weight: Column, choice: Choice, point: LinearPoint
 ) -> Array:
-    """The scale of the population about a plane, from all rows."""
+    """The scale of the population around a plane, from all rows."""
     beside = model.rows.beside
 
     def sums(function: Callable[[Array, Array], Array]) -> Array:

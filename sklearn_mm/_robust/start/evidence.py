@@ -1,39 +1,42 @@
-r"""Evidence that a part of a population's rows is a population of its own.
+r"""Evidence that a part of a population is a population of its own.
 
-M is the larger population, A the smaller one, z their squared distances in scales. Of
-the rows in M's window (z_M <= k**2), does a part follow A? All answers are
-log-likelihood ratios in nats, less what A takes for free: a plane with q parameters
-passes through q rows and its scale takes one more, which is worth log(s_M / s_A) each.
+M denotes the larger population, A the smaller one, and z squared distances of rows in
+units of their scales. The question is whether a part of the rows in the window of M
+(z_M <= k**2) follows A. The answers are log-likelihood ratios in nats, reduced by what
+any A would achieve: a plane with q parameters passes through q rows and its scale uses
+up one more, each of which contributes log(s_M / s_A).
 
-1. A share pi of the rows follows A and the others follow M, against all following M::
+1. A share pi of the rows follows A and the others follow M, compared with all rows
+   following M::
 
        max over pi of  sum_i log(1 + pi (F exp(l_i) - 1)),
        l_i = log(s_M / s_A) - z_A,i / 2 + z_M,i / 2
 
-2. Those others have a law of their own, normal and no narrower than A, about a plane
-   parallel to A's (near outliers on one side: two more parameters in each output) or
-   about their own least-squares plane (a second regime: q + 1 more)::
+2. The others follow a law R of their own, which is normal and not narrower than A,
+   around a plane parallel to that of A (near outliers on one side: two more parameters
+   for each output) or around their least-squares plane (a second regime: q + 1 more)::
 
        sum_i log(pi F exp(l_i) + (1 - pi) F exp(l'_i)),
        l'_i = log(s_M / s_R) - z_R,i / 2 + z_M,i / 2
 
-3. With many rows, and where the two planes are close to each other in most rows, the
-   rows in A's band are too many and lie too close to A for M's law: the likelihood
-   ratio of their number and of their residuals, row by row, less q for the plane.
+3. If there are many rows, and the two planes are close to each other for most of them,
+   the rows in the band of A are too many and too close to A for the law of M: the
+   likelihood ratio of their number and of their residuals, minus q for the plane.
 
-4. The share of A is another one among the rows far from where A is fitted: bad leverage
-   points. In the first ratio each row is on one side or the other by chance, and to say
-   on which costs about n times the entropy of pi, more than a few rows can pay. Here X
-   says it: rows are put in the order of their leverage on A's plane, each as if it had
-   been left out of the fit, so that rows of A are not favoured, and divided at a rank t
-   beyond a majority; with pi below and pi' above it, each chosen, pi' as low as zero,
-   and less the logarithm of the number of ranks that t is chosen from::
+4. Rows far from those to which A is fitted follow A with a different share (bad
+   leverage points). In the first ratio every row belongs to either side by chance, and
+   encoding the side costs about n times the entropy of pi, which is too much for a few
+   rows. Here X tells the side: rows are ordered by their leverage on the plane of A,
+   each as if it had been left out of the fit, so that rows of A have no advantage, and
+   split at a rank t beyond a majority. The shares pi below and pi' above it are
+   estimated (pi' may be zero), and the logarithm of the number of possible ranks is
+   subtracted::
 
        max over t of  max over pi of  sum_{rank <= t} log(1 + pi (F exp(l_i) - 1))
                    + max over pi' of  sum_{rank > t} log(1 + pi' (F exp(l_i) - 1))
 
-   A plane that is fitted to the central rows alone comes closer to them than M does,
-   whatever the others follow, so each parameter costs a part of a nat.
+   A plane that is fitted to the central rows only is closer to them than M, whatever
+   the others follow. Therefore each parameter costs a fraction of a nat.
 """
 
 from __future__ import annotations
@@ -44,29 +47,30 @@ from scipy.special import ndtr
 from sklearn_mm._robust.start.population import Populations, Window
 from sklearn_mm._robust.start.whitened import Array, WhitenedRows
 
-# Shares pi that are looked at.
+# Shares pi that are considered.
 _GRID = np.array([0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.97])
-# Nats that each parameter costs where rows of high leverage have a share of their own:
-# with none, clean data of 30 x 10 lose many rows. What is left costs efficiency in the
-# smallest samples only (20 x 3: 0.93 to 0.82; 30 x 5: 0.87 to 0.86).
+# Cost in nats per parameter if rows of high leverage have a share of their own. Without
+# it, many rows of clean data of 30 x 10 would be rejected. With it, efficiency is lost
+# in the smallest samples only (20 x 3: 0.93 to 0.82; 30 x 5: 0.87 to 0.86).
 _FAR_OUT = 0.2
-# Rows that each parameter, and the scale, take for free: a little less than one, since
-# residuals have been brought to the noise's size. Chosen, with the prior of `search`,
-# as the least that leaves clean data alone, 20 x 1 to 60 x 20 (efficiency at least 0.9
-# from 20 rows for each parameter on, 0.8 at three).
+# Rows that each parameter and the scale use up: slightly less than one, because
+# residuals have been corrected for the fit. Chosen, together with the prior in
+# `search`, as the smallest value that does not affect clean data of 20 x 1 to 60 x 20
+# (efficiency at least 0.9 with 20 rows per parameter and more, 0.8 with three).
 _FREE = 0.9
-# Rows for each parameter that the rest needs to have a plane of its own.
+# Rows per parameter that the others must have to follow a plane of their own.
 _OWN_PLANE = 1.5
-# The third ratio needs rows to count: so many for each parameter.
+# Rows per parameter that the third ratio requires.
 _MANY_ROWS = 10.0
 
 
 def evidence(
     rows: WhitenedRows, larger: Populations, smaller: Populations
 ) -> tuple[Array, Array]:
-    """Nats for each of the smaller ones, and the part of it in the larger one's window.
+    """Evidence for each smaller population, and its overlap with the larger one.
 
-    `larger` holds a single population.
+    The overlap is the part of it in the window of `larger`, which is a single
+    population.
     """
     w, window = rows.weight, Window.of(rows.n_outputs)
     in_larger = larger.distance[0] <= window.square
@@ -83,7 +87,7 @@ def evidence(
     first = each.sum(axis=2).max(axis=0)
     apart = _two_laws(rows, larger, smaller, in_larger, in_smaller)
     nats = np.maximum(first, apart) - free
-    if rows.is_direct:  # a penalty does not make the order of leverages simpler
+    if rows.is_direct:
         fourth = _far_out(rows, each, in_smaller) - _FAR_OUT * rows.n_parameters
         nats = np.maximum(nats, fourth - free)
     if rows.n_outputs == 1 and rows.n_rows > _MANY_ROWS * rows.effective:
@@ -93,13 +97,13 @@ def evidence(
 
 
 def _far_out(rows: WhitenedRows, each: Array, in_smaller: Array) -> Array:
-    """Log-likelihood ratio if A's share is another one among rows of high leverage.
+    """Log-likelihood ratio if rows of high leverage follow A with another share.
 
     `each` holds the terms of the first ratio, of shape (n_shares, c, n).
     """
     order = np.argsort(rows.leverage(in_smaller), axis=1, kind="stable")
     low = np.cumsum(np.take_along_axis(each, order[None], axis=2), axis=2)
-    # None of those far out may follow A.
+    # Possibly none of the rows of high leverage follows A.
     high = np.maximum((low[:, :, -1:] - low).max(axis=0), 0.0)
     best = low.max(axis=0) + high
     enough = np.cumsum(rows.weight[order], axis=1) >= rows.majority - 1e-9
@@ -114,10 +118,10 @@ def _two_laws(
     in_larger: Array,
     in_smaller: Array,
 ) -> Array:
-    """Log-likelihood ratio of A and a law of the rest, less what that takes for free.
+    """Log-likelihood ratio if the other rows follow a law of their own.
 
-    The share of A is that of its window: rows are on one side or the other. The two
-    laws could change places, and the larger one comes first: none for a minority.
+    The share of A is that of the rows in its window. The two laws are interchangeable,
+    and the larger one comes first: there is no evidence for a minority.
     """
     w = rows.weight
     rest = ~in_smaller * w
@@ -129,7 +133,7 @@ def _two_laws(
     follow = (np.log(share) + ratio)[:, None] - 0.5 * smaller.distance
 
     def nats(away: Array, freedom: Array, taken: float) -> Array:
-        """If the rest lies about a plane; it and its scale take so many rows."""
+        """For residuals of the others from a plane; `taken` rows are used up by it."""
         squares = np.square(away)
         spread = np.sqrt(np.einsum("cn,cdn->cd", rest, squares) / freedom[:, None])
         spread = np.maximum(spread, smaller.scale)  # no narrower than A
@@ -161,11 +165,11 @@ def _in_the_band(
     in_larger: Array,
     in_smaller: Array,
 ) -> Array:
-    """Log-likelihood ratio of the rows in A's band, for one output."""
+    """Log-likelihood ratio of the rows in the band of A, for one output."""
     window, w = Window.of(1), rows.weight
     k = np.sqrt(window.square)
     q = smaller.scale / larger.scale  # (c, 1)
-    # Distance of the planes, and the band of A in the window of M, in scales of M.
+    # Distance of the planes, and band of A within the window of M, in scales of M.
     apart = rows.fitted(smaller.theta - larger.theta)[:, 0] / larger.scale
     low = np.maximum(apart - k * q, -k)
     high = np.maximum(np.minimum(apart + k * q, k), low)

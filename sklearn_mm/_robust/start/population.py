@@ -1,22 +1,23 @@
-r"""A population of rows: a plane, the scale of the noise about it, its share of rows.
+r"""A population: a plane, the scale of the noise around it, and its share of the rows.
 
-The residuals of a population are normal, and those of the other rows are taken to be
-spread evenly around the plane, as far as twice the window in which they are counted.
-With N rows within k scales and G in the ring from k to 2 k scales, F and F_2 the normal
-probabilities of the two balls and v the ratio of the volumes of ring and ball,
+The residuals of a population are assumed to be normal, and those of the other rows to
+be uniform around the plane, up to twice the radius of the window in which they are
+counted. With N rows within k scales, G rows in the ring from k to 2 k scales, F and F_2
+the normal probabilities of the two balls, and v the ratio of the volumes of ring and
+ball,
 
     C = (v N - G) / (v F - (F_2 - F))        rows of the population
     B = N - C F                              rows of the background in the window
     s**2 = (sum of r**2 in the window - B (k s)**2 / (d + 2)) / ((C - q) F m)
 
 for each of d outputs, with m the second moment of the normal law in the window and q
-the parameters that the fit takes up. This is a fixed-point equation for s; it is
-iterated in turn with weighted least squares for the plane.
+the degrees of freedom that the fit uses up. This fixed-point equation for s is iterated
+alternately with weighted least squares for the plane.
 
-Residuals of rows that take part in a fit are too small, and those of rows that do not
-are too large. A row of weight u and leverage h = q / C (its mean) has the standard
-deviation s sqrt(1 + l) / (1 + u l) with l = h / (1 - h), by which it is divided. That
-holds for least squares, and for a penalty that is the prior of the coefficients.
+Residuals of rows that contribute to a fit are too small, and those of other rows are
+too large. The residual of a row with weight u and leverage h = q / C (the mean) has the
+standard deviation s sqrt(1 + l) / (1 + u l) with l = h / (1 - h), and is divided by it.
+This holds for least squares, and for a penalty that is the prior of the coefficients.
 """
 
 from __future__ import annotations
@@ -31,20 +32,20 @@ from scipy.stats import chi2
 from sklearn_mm._robust.start.whitened import Array, WhitenedRows
 from sklearn_mm.kernels import Kernel
 
-# Window in scales; it holds 95 % of a population with one output.
+# Radius of the window in scales. It contains 95 % of a population with one output.
 _WINDOW = 2.0
-# A population has at least this part of the rows in its window.
+# Smallest part of the rows in its window that belongs to a population.
 _LEAST_CORE = 0.25
-# Rounds of refit and rescale, and the relative change of scales that ends them.
+# Largest number of iterations, and relative change of scales that ends them.
 _ROUNDS, _SETTLED = 25, 3e-3
-# Parameters that a fit takes up leave at least so many rows, or this part of them
-# where there is a penalty.
+# Smallest number of degrees of freedom that a fit leaves, or smallest part of the rows
+# if there is a penalty.
 _LEAST_ROWS, _LEAST_PART = 0.5, 1e-6
 
 
 @dataclass(frozen=True)
 class Window:
-    """What the normal law in d dimensions says about the window."""
+    """Properties of the window under the normal law in d dimensions."""
 
     square: float  # of its radius in scales
     probability: float
@@ -71,14 +72,14 @@ class Window:
         core = core / (self.volume * self.probability - self.ring)
         background = inside - np.maximum(core, _LEAST_CORE * inside) * self.probability
         background = np.maximum(background, 0.0)
-        # No more than there are rows within the ring's outer radius.
+        # Not more than the rows within the outer radius of the ring.
         most = np.minimum(inside + ring, total)
         return np.minimum((inside - background) / self.probability, most), background
 
 
 @dataclass(frozen=True)
 class Populations:
-    """Several of them; all arrays begin with their number."""
+    """Several populations. The first axis of all arrays is that of populations."""
 
     theta: Array  # (c, r, d)
     scale: Array  # (c, d)
@@ -118,7 +119,7 @@ class Populations:
 
         Planes are fitted with a kernel that is `tuning` scales wide.
         """
-        # As if all rows took part in the fit, until it is known which do.
+        # Assume that all rows contribute until the first fit.
         u = np.ones((len(theta), rows.n_rows))
         spent = np.full(len(theta), rows.effective)
         first = np.maximum(scale, rows.floor)
@@ -136,7 +137,7 @@ class Populations:
             if rest.any():
                 ended, done = moving[rest], state[rest]
                 found.theta[ended], found.scale[ended] = theta[rest], done.scale
-                # Rounded: how weights are summed must not decide between equals.
+                # Rounded, so that summation order does not decide between equals.
                 found.share[ended] = np.round(done.core() / rows.n_rows, 9)
                 found.distance[ended] = done.distance()
                 moving, theta, state = moving[~rest], theta[~rest], state[~rest]
@@ -158,7 +159,7 @@ class _State:
     def of(
         cls, rows: WhitenedRows, theta: Array, u: Array, spent: Array, scale: Array
     ) -> _State:
-        """After fits in which rows took part with confidence u."""
+        """The state after fits to which rows contributed with confidence u."""
         residual = rows.residuals(theta)
         taking_part = np.maximum(u @ rows.weight, 1.0)
         h = np.minimum(spent / taking_part, 1.0 - _LEAST_PART)
@@ -221,18 +222,18 @@ def refined_scale(
     total: float,
     n_steps: int = 4,
 ) -> Array:
-    """Scales of the population about a plane, from sums over all rows.
+    """Scales of the population around a plane, from sums over all rows.
 
     Parameters
     ----------
     sums : callable
         Adds up a function of residuals (n, d) and weights (n,) over all rows.
     scale, floor : ndarray of shape (d,)
-        A first scale, and what it does not fall below.
+        Initial scales and their lower bounds.
     total : float
         Sum of all weights.
     n_steps : int, default=4
-        Number of steps, each of which is one pass over the rows.
+        Number of iterations. Each of them is one pass over the rows.
     """
     d = len(scale)
     window = Window.of(d)

@@ -1,4 +1,4 @@
-"""The few distinct rows on which start and scale are decided."""
+"""The distinct rows from which the start and the scale are determined."""
 
 from __future__ import annotations
 
@@ -16,21 +16,22 @@ from sklearn_mm._rows.ranks import Drawn, Histogram
 from sklearn_mm._rows.table import Column, RowNumbers, Rows
 from sklearn_mm._solver.roles import Array, Indices
 
-# Rows that the decision looks at; its cost does not grow with the data beyond. Fifty
-# for each parameter, within limits.
+# Number of deciding rows per parameter, and its limits. The cost of the decision does
+# not increase with the number of rows beyond that.
 _DECIDING_ROWS, _MIN_DECIDING, _MAX_DECIDING = 50, 1_000, 2_000
-# Below this a sample says nothing about so many parameters.
+# Fewer rows per parameter than this are not informative.
 ROWS_PER_PARAMETER = 5.0
-# Rows that are put in order one by one.
-_MOST_ROWS = 2_000_000
-# Bits of a squared residual that are left when its exponent and twelve binary digits
-# are told from others.
+# Largest number of rows that are sorted, all of which travel on a cluster. If there are
+# more candidates, rows are drawn at random from each bin.
+_MOST_ROWS = 200_000
+# Bits of a squared residual that are dropped to keep the exponent and twelve binary
+# digits.
 _SHIFT = 40
 
 
 @dataclass(frozen=True)
 class DecidingRows:
-    """The distinct rows that decide, with their weights: plain values."""
+    """The deciding rows, which are distinct, and their weights."""
 
     X: Any  # standardised columns; sparse if they are, and many
     Y: Array
@@ -42,10 +43,10 @@ class DecidingRows:
     def draw(
         cls, model: LinearResidual, sample_weight: Array, point: LinearPoint
     ) -> DecidingRows:
-        """A sample of all sizes of residuals at a point.
+        """Draw a sample that is stratified by the size of the residuals at a point.
 
-        Least-squares residuals give an order that moves with the rows and stays the
-        same under affine changes of X and y.
+        The order of least-squares residuals is equivariant: it does not change under
+        affine transformations of X and y.
         """
         norms = RowNorms(model.rows.beside, point.residual, sample_weight)
         q, frame = model.shape[0], model.frame
@@ -70,7 +71,7 @@ class DecidingRows:
 class RowNorms:
     """Squared residual norms of rows, ordered without sorting them all.
 
-    Rows are counted in bins of equal leading digits, chunk by chunk.
+    Rows are counted chunk by chunk, in bins of equal leading digits.
     """
 
     rows: Rows
@@ -78,12 +79,16 @@ class RowNorms:
     weight: Column
 
     def sample(self, n_rows: int) -> tuple[Indices, Array, bool]:
-        """Rows in order and their weights: a systematic sample, or all with a weight.
+        """Ordered rows, their weights, and whether they are a sample.
 
-        A sample, of weights one, is taken if there are more distinct rows than
-        `n_rows`; True says so. Every stratum of residuals is represented in it, and a
-        row counts by its weight alone.
+        If there are more distinct rows than `n_rows`, they are a systematic sample with
+        unit weights, in which every stratum of residuals is represented in proportion
+        to its weight. Otherwise, they are all rows with positive weights.
         """
+        if self.rows.n_rows <= n_rows:
+            rows, norms, weight = self._gathered(self._map(_all_rows))
+            order = np.argsort(norms)
+            return rows[order], weight[order], False
         found = self._sum(_counted)
         many = np.count_nonzero(found.mass) > n_rows
         reached = np.cumsum(found.mass)
@@ -91,17 +96,15 @@ class RowNorms:
         hit = np.searchsorted(reached, grid)
         wanted = np.full(len(reached), not many)
         wanted[hit] = True
-        if found.count[wanted].sum() > _MOST_ROWS:  # any rows of their bins will do
+        if found.count[wanted].sum() > _MOST_ROWS:  # draw any rows of these bins
             bins, quota = np.unique(hit, return_counts=True)
             columns = (self.residual, self.weight, RowNumbers())
             args = (found.low, len(reached), bins, quota)
             drawn = self.rows.sum(_drawn, *columns, args=args)
             share = quota / np.maximum(np.bincount(drawn.bins, minlength=len(quota)), 1)
             return drawn.rows, share[drawn.bins], True
-        parts = list(self._map(_rows_of, found.low, len(reached), wanted.nonzero()[0]))
-        starts = [chunk.start for chunk in self.rows.chunks]
-        rows = np.concatenate([f[0] + i for f, i in zip(parts, starts, strict=True)])
-        norms, weight = (np.concatenate([f[i] for f in parts]) for i in (1, 2))
+        parts = self._map(_rows_of, found.low, len(reached), wanted.nonzero()[0])
+        rows, norms, weight = self._gathered(parts)
         order = np.argsort(norms)
         rows, norms, weight = rows[order], norms[order], weight[order]
         if not many and _n_distinct(norms) <= n_rows:
@@ -115,6 +118,13 @@ class RowNorms:
         chosen = rows[np.minimum(np.searchsorted(upto, grid), len(rows) - 1)]
         return chosen, np.ones(len(chosen)), True
 
+    def _gathered(self, parts: Iterator[Any]) -> tuple[Indices, Array, Array]:
+        """Rows, norms and weights of all chunks, from those of each of them."""
+        starts = [chunk.start for chunk in self.rows.chunks]
+        rows, norms, weight = zip(*parts, strict=True)
+        rows = tuple(r + start for r, start in zip(rows, starts, strict=True))
+        return np.concatenate(rows), np.concatenate(norms), np.concatenate(weight)
+
     def _sum(self, function: Callable[..., Any], *args: Any) -> Any:
         return self.rows.sum(function, self.residual, self.weight, args=args)
 
@@ -124,6 +134,12 @@ class RowNorms:
 
 def _counted(residual: Array, weight: Array) -> Histogram:
     return Histogram.of(_leading_digits(squared_norms(residual)), weight)
+
+
+def _all_rows(residual: Array, weight: Array) -> tuple[Indices, Array, Array]:
+    """Rows of positive weight, with their norms and weights."""
+    rows = np.flatnonzero(weight > 0)
+    return rows, squared_norms(residual)[rows], weight[rows]
 
 
 def _rows_of(
@@ -145,7 +161,7 @@ def _drawn(
     bins: Indices,
     quota: Array,
 ) -> Drawn:
-    """So many rows of some bins, at random."""
+    """A given number of random rows of some bins."""
     place = np.full(n_bins, -1)
     place[bins] = np.arange(len(bins))
     places = place[_bins(squared_norms(residual), low)]
@@ -158,24 +174,25 @@ def _bins(norms: Array, low: int) -> Array:
 
 
 def _leading_digits(norms: Array) -> Array:
-    """Exponent and twelve binary digits; non-negative floats are ordered as bits."""
+    """Exponent and twelve binary digits. Non-negative floats are ordered as bits."""
     return norms.view(np.int64) >> _SHIFT
 
 
 def _n_distinct(ordered: Array) -> int:
-    """Number of distinct rows, told from their residuals.
+    """Number of distinct rows according to their residuals.
 
-    Copies of a row have the same residual but for rounding, and other rows another one
-    almost surely. So k copies and a weight of k lead to the same decision.
+    Copies of a row have the same residual up to rounding, and different rows almost
+    surely do not. Therefore k copies and a weight of k lead to the same decision.
     """
     return 1 + int(np.count_nonzero(np.diff(ordered) > 1e-9 * ordered[1:]))
 
 
 def _fingerprint(X: Any) -> Array:
-    """Columns that are equal for copies of a row, and for them alone.
+    """Columns that are equal if and only if rows are copies of each other.
 
-    Dense rows speak for themselves. Products of a sparse row with random vectors are
-    summed in the order of its entries, so they are the same to the last bit as well.
+    These are the entries of dense rows. Products of sparse rows with random vectors are
+    summed in the order of their entries, so that they are equal to the last bit as
+    well.
     """
     if not scipy.sparse.issparse(X):
         return X
@@ -186,8 +203,8 @@ def _fingerprint(X: Any) -> Array:
 def _merge_copies(table: Array, weight: Array) -> tuple[Indices, Array]:
     """Index of the first copy of each distinct row, in order, and the summed weights.
 
-    Copies have the same least-squares residual, so they are neighbours but for
-    rounding; comparing exact values makes the result independent of that.
+    Copies have the same least-squares residual, so that they are neighbours up to
+    rounding. The result does not depend on rounding because exact values are compared.
     """
     _, first, inverse = np.unique(table, axis=0, return_index=True, return_inverse=True)
     total: Array = np.bincount(inverse.ravel(), weights=weight)

@@ -1,34 +1,37 @@
-r"""Which plane, and how much noise about it: the choice behind a robust fit.
+r"""The choice of the plane and of the noise scale that a robust fit starts from.
 
-**The principle.** All rows are one population about the least-squares plane until a
-likelihood ratio says that a part of them, within its noise, is a population of its own;
-the part with the most evidence takes its place, and so on. A plane that does not share
-its rows with a larger population never displaces it, however dense its own rows are.
+**The principle.** All rows are considered one population around the least-squares plane
+until a likelihood ratio shows that a part of them, within its noise, is a population of
+its own. The part with the most evidence then takes its place, and so on; if there is
+comparable evidence for two parts that exclude each other, the larger one does. A plane
+that does not share its rows with a larger population never replaces it, no matter how
+dense its own rows are.
 
-So candidates matter only as proposals, and a dense minority (a code for missing values,
-a cluster, a rating that is given often) cannot win by being dense. The proposals:
+Candidates are therefore only proposals, and a dense minority (a code for missing
+values, a cluster, a frequent rating) cannot win because it is dense. The proposals are
 
-1. least squares, and graduated fits from it (symmetric and one-sided outliers);
-2. least squares on the rows that are central in X (bad leverage points, at any number
-   of parameters), on those central in y, and the constant median of y;
-3. planes through random subsets of rows, where there is hope that one is clean;
-4. least squares on what is left when a population is taken away (a second regime);
-5. for several outputs, the planes that are chosen for each of them alone: a row may be
-   bad in one of them only.
+1. least squares, and graduated fits that start from it (symmetric and one-sided
+   outliers);
+2. least squares on the rows that are central in X (bad leverage points, for any number
+   of parameters), on those that are central in y, and the median of y as a constant;
+3. planes through random subsets of rows, if one of them is likely to be clean;
+4. least squares on the rows that remain without a population (a second regime);
+5. for several outputs, the planes that are chosen for each output separately, because a
+   row may be bad in a single output.
 
-Each is brought to rest as a population (see `population`), with a scale for each output
-and the share of rows that follow it. If the first two kinds all come to rest at the
-same one, or leave no doubt about one, and most rows follow it, the others are not asked
-for. Then the principle is
-applied (see `evidence`): from larger shares to smaller ones.
+Plane and scales of each proposal are iterated until they agree (see `population`),
+which also gives the share of rows that follow it. If the first two kinds all lead to
+the same population, or leave no doubt about one, and most rows follow it, the others
+are skipped. Then the principle is applied (see `evidence`), from larger to smaller
+shares.
 
-An exact fit needs a majority: where half of a population lies on its plane but for
-rounding, or has one value of y, the rows that do must be as many as least trimmed
-squares would ask for. Scales are not below half a rounding step of y.
+An exact fit requires a majority: if half of a population lies on its plane up to
+rounding, or has a single value of y, there must be at least as many such rows as least
+trimmed squares requires. Scales are at least half a rounding step of y.
 
-Everything is done on distinct rows with their weights, in an order and in coordinates
-that move with them, so that the choice does not depend on the order of rows, on how
-weights are split between copies of a row, or on the units of X and y.
+All computations use distinct rows with weights, in an order and in coordinates that are
+equivariant, so that the choice depends neither on the order of the rows, nor on how
+weights are distributed over copies of a row, nor on the units of X and y.
 """
 
 from __future__ import annotations
@@ -61,38 +64,41 @@ from sklearn_mm._robust.start.whitened import (
 )
 from sklearn_mm.kernels import Kernel
 
-# Shares below are not believed, nor fewer rows for each parameter. With few rows a
-# dense subset turns up by chance in almost any data: then a good part of a majority is
-# asked for (the share itself is an estimate).
+# Smaller shares are not accepted, nor fewer rows per parameter. If there are few rows,
+# almost any data contain a dense subset by chance. Then most of a majority is required
+# (the share itself is an estimate).
 _LEAST_SHARE, _ROWS_PER_PARAMETER, _MAJORITY = 0.3, 5.0, 0.7
-# Evidence that a smaller population needs: nats, with a half-normal prior of the share
-# of rows that it leaves out (this deviation), and at least so many nats for each of its
-# rows (less is a matter of the noise's shape, not of two populations).
+# Evidence that a smaller population requires, in nats, with a half-normal prior for the
+# share of rows that it leaves out (standard deviation), and the minimum per row (less
+# can be explained by the shape of the noise and does not require two populations).
 _NATS, _PRIOR, _NATS_PER_ROW = 0.6, 0.213, 0.03
-# And so many more if it is not half of the rows.
+# Additional evidence if it contains less than half of the rows.
 _MINORITY = 4.0
-# Part of it that must lie within the larger one's noise.
+# Part of the smaller population that must lie within the noise of the larger one.
 _OVERLAP = 0.5
+# Smallest evidence of a rival relative to that of another population of different rows
+# for which the number of rows decides between the two.
+_COMPARABLE = 0.65
 # A smaller population may be a little wider than the larger one.
 _WIDER = 1.5
-# A share above which a single population ends the search, and below which what is left
-# of the rows is looked at.
+# Share above which a single population ends the search, and share below which the
+# remaining rows are examined.
 _PLAIN, _PARTIAL = 0.75, 0.75
-# Nats against all rows that make it one.
+# Evidence against a single population of all rows that ends the search.
 _BEYOND_DOUBT = 15.0
 _PEELED = 3
-# Times that rows left out are further from the plane than from a constant.
+# Ratio of the distances of left-out rows from the plane and from a constant.
 _OVERFITTED = 1.5
-# Residuals below so many roundings of the arithmetic are exact.
+# Residuals below this number of rounding errors are considered exact.
 _EXACT_ROUNDINGS = 1e5
 
 
 class Verdict(enum.Flag):
-    """What the caller should know about a choice."""
+    """What users should know about a choice."""
 
     SOUND = 0
-    UNDETERMINED = enum.auto()  # no more rows than parameters: nothing can be told
-    FEW_ROWS = enum.auto()  # no more than two rows for each parameter
+    UNDETERMINED = enum.auto()  # not more rows than parameters
+    FEW_ROWS = enum.auto()  # at most two rows per parameter
     MINORITY = enum.auto()  # fewer than half of the rows follow the plane
     EXACT = enum.auto()  # the scale is at its floor, and some rows are off the plane
     OVERFITTED = enum.auto()  # a constant predicts better than the penalised plane
@@ -132,18 +138,17 @@ def choose_plane(
     weight : ndarray of shape (n,)
         Mass of each row; the sum is n.
     penalty : ndarray of shape (p,)
-        Weight of each coefficient's square in the sum over these rows.
+        Penalty of each squared coefficient, relative to the sum over these rows.
     intercept : bool
         Whether there is an intercept, which is not penalised.
     kernel, tuning : Kernel, float
         The user's kernel and its width in scales.
     scale : ndarray of shape (d,) or None
-        Known scales; the robust objective itself then decides.
+        Known scales. If given, the plane with the smallest robust objective is chosen.
     random_state : RandomState
-        Source of random subsets.
+        Random number generator for the subsets.
     theta : ndarray of shape (p + intercept, d) or None
-        A plane that is given; only the scale of the population that it leads to is
-        then looked for.
+        A given plane. Only the population that it leads to is then considered.
     """
     wide = X.shape[1] > MAX_WHITENED
     rows = (WideRows if wide else WhitenedRows).of(X, Y, weight, penalty, intercept)
@@ -203,7 +208,7 @@ def _judge(
         return Verdict.UNDETERMINED
     if rows.n_rows <= 2.0 * rows.effective:
         verdict |= Verdict.FEW_ROWS
-    if not searched:  # who gives a scale says which rows follow the plane
+    if not searched:  # a given scale determines which rows follow the plane
         return verdict
     if chosen.share[0] < 0.5:
         verdict |= Verdict.MINORITY
@@ -215,12 +220,12 @@ def _judge(
 
 
 def all_rows(rows: WhitenedRows, theta: Array) -> Populations:
-    """All rows as one population about a plane."""
+    """All rows as one population around a plane."""
     return _of_rows(rows, theta, np.ones((1, rows.n_rows)))
 
 
 def _of_rows(rows: WhitenedRows, theta: Array, part: Array) -> Populations:
-    """Some rows as one population about the plane that was fitted to them."""
+    """Some rows as one population around the plane that was fitted to them."""
     mass = (part * rows.weight).sum(axis=1)
     freedom = mass - rows.spent(part)
     if rows.ridge is None:
@@ -240,7 +245,7 @@ def _populations(
     settle: Callable[[Array, Array], Populations],
     random_state: np.random.RandomState,
 ) -> Populations:
-    """Populations at rest, from all kinds of proposals."""
+    """Populations that all kinds of proposals lead to."""
     planes = [own]
     if not given:
         planes.append(central_in_y(rows))
@@ -248,7 +253,7 @@ def _populations(
             planes.append(central_in_x(rows))
     theta, widths = graduated(rows, own)
     direct = np.concatenate(planes)
-    # From scales above theirs, populations come to rest at the largest one there.
+    # Iterations that start with larger scales lead to the largest population there.
     middle = middle_scale(rows, direct)
     theta = np.concatenate([direct, direct, theta])
     widths = np.concatenate([2.0 * middle, middle, widths])
@@ -268,7 +273,7 @@ def _populations(
 
 
 def _is_plain(rows: WhitenedRows, found: Populations, own: Array) -> bool:
-    """Whether most rows follow one plane, beyond doubt."""
+    """Whether most rows clearly follow one plane."""
     if len(found) == 1:
         return bool(found.share[0] >= _PLAIN)
     everything = all_rows(rows, own)
@@ -279,9 +284,9 @@ def _is_plain(rows: WhitenedRows, found: Populations, own: Array) -> bool:
 
 
 def _merge(rows: WhitenedRows, found: Populations) -> Populations:
-    """One of each kind, the largest, by falling share.
+    """The largest of each group of similar populations, in order of decreasing share.
 
-    Two are of a kind if planes and scales differ by no more than their errors.
+    Populations are similar if planes and scales differ by at most their errors.
     """
     found = found[np.argsort(-found.share, kind="stable")]
     core = np.maximum(found.share * rows.n_rows, 1.0)[:, None]
@@ -298,7 +303,7 @@ def _merge(rows: WhitenedRows, found: Populations) -> Populations:
 
 
 def _admitted(rows: WhitenedRows, found: Populations) -> Array:
-    """Populations that may be chosen at all."""
+    """Populations that may be chosen."""
     n, r, w = rows.n_rows, rows.effective, rows.weight
     least = max(_LEAST_SHARE, _ROWS_PER_PARAMETER * r / n)
     if n <= 2.0 * _ROWS_PER_PARAMETER * r:
@@ -320,7 +325,7 @@ def _admitted(rows: WhitenedRows, found: Populations) -> Array:
 
 
 def _descend(rows: WhitenedRows, found: Populations) -> Populations:
-    """From all rows, the first population, to smaller ones inside it."""
+    """Descend from the population of all rows to smaller ones inside it."""
     allowed = _admitted(rows, found)
     allowed[0] = False
     order = np.argsort(-found.share, kind="stable")
@@ -339,9 +344,30 @@ def _descend(rows: WhitenedRows, found: Populations) -> Populations:
         best = int(np.argmax(surplus))
         if not surplus[best] > 0.0:
             break
+        proven = (surplus > 0.0) & (nats >= _COMPARABLE * nats[best])
+        best = _largest_rival(rows, smaller, proven, best)
         current = found[order[[best]]]
         order = order[best + 1 :]  # smaller ones than this
     return current
+
+
+def _largest_rival(
+    rows: WhitenedRows, found: Populations, proven: Array, best: int
+) -> int:
+    """Of populations that exclude each other, the one with the most rows.
+
+    If there is comparable evidence for two of them, it does not matter which one
+    differs more from the population of all rows. A row belongs to the one with the
+    higher density.
+    """
+    w, inside = rows.weight, found.distance <= Window.of(rows.n_outputs).square
+    mass, common = inside @ w, (inside & inside[best]) @ w
+    rival = proven & (common < _OVERLAP * np.minimum(mass, mass[best]))
+    density = -np.log(found.scale).sum(axis=1)[:, None] - 0.5 * found.distance
+    own = (inside & (density > density[best])) @ w
+    others = (inside[best] & (density[best] > density)) @ w
+    lead = np.where(rival, own - others, 0.0)
+    return int(np.argmax(lead)) if lead.max() > 0.0 else best
 
 
 def _least_objective(

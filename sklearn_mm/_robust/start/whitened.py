@@ -1,15 +1,15 @@
 """Deciding rows in coordinates in which the design is orthonormal.
 
-Everything that the choice of a plane computes from rows is here, in batches: candidates
-are arrays of shape (n_candidates, n_parameters, n_outputs), and weights of rows have
-shape (n_candidates, n_rows). A weight is a mass: k copies of a row and one row of
-weight k give the same sums, medians and halves.
+Contains the batched computations on rows for the choice of a plane: candidates are
+arrays of shape (n_candidates, n_parameters, n_outputs), and weights of rows have shape
+(n_candidates, n_rows). Weights are masses: k copies of a row and one row of weight k
+give the same sums, medians and halves.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
+import functools
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,28 +20,28 @@ from scipy.special import ndtri
 
 # Masses, residuals, masks and indices alike.
 Array = NDArray[Any]
-# Rows whose root mean square standardised entry is larger count as one of this size
-# when the design is whitened: they must not make all others look like rounding.
+# Rows with a larger root mean square of standardised entries are scaled down to this
+# size for whitening. Otherwise all others would look like rounding errors.
 _FAR_OUT = 30.0
-# More columns than this are not whitened.
+# Largest number of columns that are whitened.
 MAX_WHITENED = 1_000
-# Directions with a smaller share of the largest variance are not determined.
+# Directions with a smaller variance relative to the largest one are undetermined.
 _RANK_TOLERANCE = 1e-10
-# Normal equations of up to this many parameters are formed and solved in batches; for
-# more, conjugate gradients, which need no more than products with the design. Twice as
-# many where there is a penalty: hat matrices are wanted then.
+# Largest number of parameters for which batches of normal equations are formed, twice
+# that with a penalty, where hat matrices are needed. Beyond it, conjugate gradients
+# need only products with the design.
 _MAX_DIRECT = 32
 _CG_STEPS, _CG_TOLERANCE = 40, 1e-4
 # Median of the absolute value of a standard normal variable.
 NORMAL_MEDIAN = float(ndtri(0.75))
-# Relative to the spread of y, a residual below is rounding: the fit is exact.
+# Smaller residuals relative to the spread of y are rounding errors of an exact fit.
 _EXACT = 1e-11
 
 
 def weighted_quantile(values: Array, weight: Array, share: float) -> Array:
-    """Along the last axis, the smallest value with that share of the weight below.
+    """Weighted quantile along the last axis.
 
-    The mean of the two neighbours where the weight is split exactly there.
+    It is the mean of two values if the weight is split exactly between them.
     """
     order = np.argsort(values, axis=-1, kind="stable")
     ordered = np.take_along_axis(values, order, axis=-1)
@@ -66,9 +66,9 @@ def weighted_median(values: Array, weight: Array) -> Array:
 
 
 def rounding_step(y: Array, weight: Array) -> float:
-    """The smallest gap between values of y that several rows share, if most rows do.
+    """Smallest gap between repeated values of y if most rows have such values.
 
-    Zero if they do not: y is measured finely, or repeats a few values such as codes.
+    Otherwise it is zero: y is continuous, or only some values, such as codes, repeat.
     """
     values, inverse, count = np.unique(y, return_inverse=True, return_counts=True)
     tied = count > 1
@@ -80,27 +80,29 @@ def rounding_step(y: Array, weight: Array) -> float:
 
 @dataclass(frozen=True)
 class WhitenedRows:
-    """Batched work on candidates; the design is dense and orthonormal.
+    """Rows with a dense and orthonormal design.
 
-    Theta in these coordinates: those of the whitened columns, the intercept last.
+    Theta contains the coefficients of the whitened columns, followed by the intercept.
     """
 
-    Z: Any  # (n, r); Z' diag(weight) Z = n I but for rows far out
+    Z: Any  # (n, r); Z' diag(weight) Z = n I up to rows that are far out
     Y: Array  # (n, d), every output in its own unit
     weight: Array  # sums to the number of rows
     back: Array  # (q, r) maps whitened coefficients to those of the design
     forth: Array  # (r, q), its pseudo-inverse
     ridge: Array | None  # (r, r), the penalty
     unit: Array  # (d,) of the outputs: a robust spread about least squares
-    floor: Array  # (d,) scales are not smaller: rounding of y, or of the arithmetic
+    floor: Array  # (d,) smallest scales: rounding of y, or of the arithmetic
     exact: Array  # (d,) rounding of the arithmetic alone
     has_intercept: bool
+    products: Array | None  # upper triangles of z z' where normal equations are formed
+    effective: float  # parameters that the penalty leaves: the trace of the hat matrix
 
     @classmethod
     def of(
         cls, X: Array, Y: Array, weight: Array, penalty: Array, intercept: bool
     ) -> WhitenedRows:
-        """Whiten rows of standardised columns; `penalty` is that of each column."""
+        """Whiten rows of standardised columns with a penalty each."""
         n, p = X.shape
         size = np.sqrt(np.mean(np.square(X), axis=1)) if p else np.zeros(n)
         tame = weight * np.square(np.minimum(1.0, _FAR_OUT / np.maximum(size, 1e-300)))
@@ -133,17 +135,26 @@ class WhitenedRows:
         ridge: Array | None,
         intercept: bool,
     ) -> WhitenedRows:
-        """Bring each output to the unit of its own residuals."""
+        """Scale each output to the unit of its residuals."""
         ones = np.ones(Y.shape[1])
-        raw = cls(Z, Y, weight, back, forth, ridge, ones, ones, ones, intercept)
+        units = (ones, ones, ones)
+        raw = cls(Z, Y, weight, back, forth, ridge, *units, intercept, None, np.nan)
+        if raw.is_direct:
+            raw = replace(raw, products=_products(Z))
         theta = raw.solve(np.ones((1, len(weight))))[0]
         rounding = _EXACT * np.maximum(weighted_median(np.abs(Y.T), weight), 1.0)
         step = np.array([rounding_step(y, weight) for y in Y.T])
         floor = np.maximum(0.5 * step, rounding)
         middle = weighted_median(np.abs(raw.residuals(theta)[0]), weight)
         unit = np.maximum(middle / NORMAL_MEDIAN, floor)
-        units = (unit, floor / unit, rounding / unit)
-        return cls(Z, Y / unit, weight, back, forth, ridge, *units, intercept)
+        return replace(
+            raw,
+            Y=Y / unit,
+            unit=unit,
+            floor=floor / unit,
+            exact=rounding / unit,
+            effective=raw._effective(),
+        )
 
     @property
     def n_rows(self) -> int:
@@ -162,9 +173,7 @@ class WhitenedRows:
         """Whether normal equations are formed."""
         return self.n_parameters <= _MAX_DIRECT * (1 if self.ridge is None else 2)
 
-    @cached_property
-    def effective(self) -> float:
-        """Number of parameters that the penalty leaves: the trace of the hat matrix."""
+    def _effective(self) -> float:
         if self.ridge is None:
             return float(self.n_parameters)
         shrunk = np.linalg.eigvalsh(self.ridge)
@@ -172,36 +181,20 @@ class WhitenedRows:
 
     @property
     def is_interpolating(self) -> bool:
-        """Whether a penalty is all that keeps a plane from passing through the rows."""
+        """Whether planes would almost pass through all rows without the penalty."""
         return self.ridge is not None and self.effective > 0.5 * self.n_rows
 
-    @cached_property
+    @property
     def majority(self) -> float:
-        """Mass of the least majority that outliers cannot imitate.
+        """Mass of the smallest majority that outliers cannot imitate.
 
-        As many rows as least trimmed squares takes for the highest breakdown point.
+        This is the coverage of least trimmed squares for the highest breakdown point.
         """
         n, r = self.n_rows, self.effective
         return float(min(n, max(np.floor((n + r + 1.0) / 2.0), r + 2.0)))
 
-    @cached_property
-    def upper(self) -> tuple[Array, Array]:
-        """Indices of an upper triangle."""
-        return np.triu_indices(self.n_parameters)
-
-    @cached_property
-    def products(self) -> Array:
-        """Upper triangles of z_i z_i' for all rows: makes Gram matrices one product."""
-        r = self.n_parameters
-        out = np.empty((self.n_rows, r * (r + 1) // 2))
-        end = 0
-        for j in range(r):  # column by column: nothing else is as large
-            start, end = end, end + r - j
-            np.multiply(self.Z[:, j:], self.Z[:, j : j + 1], out=out[:, start:end])
-        return out
-
     def whiten(self, theta: Array) -> Array:
-        """A batch of one from coefficients of the design in the units of y."""
+        """A batch of one candidate from coefficients of the design."""
         return (self.forth @ theta / self.unit)[None]
 
     def unwhiten(self, theta: Array) -> Array:
@@ -234,7 +227,7 @@ class WhitenedRows:
         return _solve(gram, right)
 
     def spent(self, confidence: Array) -> Array:
-        """Parameters that a weighted fit determines: the trace of its hat matrix."""
+        """Degrees of freedom of weighted fits: the traces of their hat matrices."""
         if self.ridge is None:
             return np.full(len(confidence), float(self.n_parameters))
         w = confidence * self.weight
@@ -244,10 +237,10 @@ class WhitenedRows:
         return np.trace(_solve(gram, gram - self.ridge), axis1=1, axis2=2)
 
     def leverage(self, part: Array) -> Array:
-        """Leverage of all rows on fits to some of them, as if each were left out.
+        """Leverage of all rows on fits to some of them, as if each had been left out.
 
-        That is z' G^-1 z, with the Gram matrix G of the other rows. `part` is a mask of
-        shape (c, n), and so is what is returned. Needs normal equations.
+        That is z' G^-1 z with the Gram matrix G of the other rows. `part` is a mask of
+        shape (c, n), which is also the shape of the result. Requires `is_direct`.
         """
         w = part * self.weight
         gram, _ = self._normal_equations(w)
@@ -256,9 +249,11 @@ class WhitenedRows:
         return h / np.maximum(1.0 - w * h, 1e-9)
 
     def _normal_equations(self, w: Array) -> tuple[Array, Array]:
-        r, upper = self.n_parameters, self.upper
+        assert self.products is not None
+        r = self.n_parameters
+        i, j = _upper_triangle(r)
         gram = np.empty((len(w), r, r))
-        gram[:, upper[0], upper[1]] = gram[:, upper[1], upper[0]] = w @ self.products
+        gram[:, i, j] = gram[:, j, i] = w @ self.products
         if self.ridge is not None:
             gram += self.ridge
         return gram, self.gradient(w[:, None, :] * self.Y.T)
@@ -304,9 +299,9 @@ class WhitenedRows:
 
 @dataclass(frozen=True)
 class WideRows(WhitenedRows):
-    """Rows with too many columns to whiten; the design may be sparse.
+    """Rows with too many columns for whitening; the design may be sparse.
 
-    Theta is that of the design, and `ridge` holds the penalties of its columns.
+    Theta contains coefficients of the design, and `ridge` the penalties of its columns.
     """
 
     @classmethod
@@ -327,15 +322,11 @@ class WideRows(WhitenedRows):
     def is_direct(self) -> bool:
         return False
 
-    @cached_property
-    def effective(self) -> float:
-        """Estimated from products of the hat matrix with random signs."""
+    def _effective(self) -> float:
+        """Estimate from products of the hat matrix with random signs."""
         n, q = self.Z.shape
         signs = np.random.default_rng(0).choice([-1.0, 1.0], size=(4, 1, n))
-        probe = WideRows(
-            *(self.Z, signs[:, 0].T, self.weight, self.back, self.forth, self.ridge),
-            *(np.ones(4), np.ones(4), np.ones(4), self.has_intercept),
-        )
+        probe = replace(self, Y=signs[:, 0].T)
         fitted = probe.fitted(probe.solve(np.ones((1, n))))[0]
         trace = float(np.mean(np.sum(fitted * signs[:, 0], axis=1)))
         return float(np.clip(trace, 1.0, min(n, q)))
@@ -365,11 +356,27 @@ class WideRows(WhitenedRows):
         return self._ridge_diagonal * v
 
 
-def _solve(gram: Array, right: Array) -> Array:
-    """Batched solve; directions that a weighting leaves open get nothing.
+@functools.lru_cache(maxsize=64)
+def _upper_triangle(r: int) -> tuple[Array, Array]:
+    return np.triu_indices(r)
 
-    In whitened coordinates a relative ridge of 1e-9 does not show where the rows
-    determine the plane, and picks the smallest one where they do not (dummy columns).
+
+def _products(Z: Array) -> Array:
+    """Upper triangles of z_i z_i', so that Gram matrices are a single product."""
+    n, r = Z.shape
+    out = np.empty((n, r * (r + 1) // 2))
+    end = 0
+    for j in range(r):  # column by column to avoid large temporary arrays
+        start, end = end, end + r - j
+        np.multiply(Z[:, j:], Z[:, j : j + 1], out=out[:, start:end])
+    return out
+
+
+def _solve(gram: Array, right: Array) -> Array:
+    """Solve a batch of systems; undetermined directions are zero.
+
+    In whitened coordinates, a relative ridge of 1e-9 has no effect if the rows
+    determine the plane, and selects the smallest solution otherwise (dummy columns).
     """
     r = gram.shape[-1]
     trace = np.trace(gram, axis1=1, axis2=2)
