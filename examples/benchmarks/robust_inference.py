@@ -102,16 +102,26 @@ def lmrob(kind, n, p, seeds):
     return float(np.mean(np.abs(found - truth)[done] <= half[done]))
 
 
+def size(text):
+    """Rows and columns, from "50x3"."""
+    n, p = map(int, text.split("x"))
+    return n, p
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--output", default="results")
     parser.add_argument("--simulations", type=int, default=2000)
     parser.add_argument("--r-simulations", type=int, default=500)
     parser.add_argument("--first-seed", type=int, default=10_000)
+    parser.add_argument("--sizes", nargs="+", type=size, default=SIZES, metavar="NxP")
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
     parser.add_argument("--quick", action="store_true")
     args = parser.parse_args()
     first, number = args.first_seed, 10 if args.quick else args.simulations
-    sizes, kinds = (SIZES[:1], KINDS[-2:]) if args.quick else (SIZES, KINDS)
+    sizes, kinds = args.sizes, args.kinds
+    if args.quick:
+        sizes, kinds = SIZES[:1], KINDS[-2:]
     with_r = not args.quick and args.r_simulations > 0 and _r_peers.available()
     _common.print_environment()
     path = _common.output_directory(args.output) / "robust_inference.csv"

@@ -59,6 +59,8 @@ _SAFE_PIVOT = 1e-10
 _CURVATURE = 0.1
 # Rounding errors of sums over rows, in multiples of those of one product.
 _ROUNDINGS = 500
+# Rounding error of the number of parameters, for each of them.
+_WHOLE = 1e-9
 # Smallest difference between one and a leverage.
 _LEVERAGE = 1e-8
 
@@ -312,7 +314,12 @@ def _bread(
     curvature = curved + _diagonal(penalty, len(gram))
     bread, null_space = inverse_symmetric(curvature, _ROUNDINGS * len(gram))
     null_space = null_space / _sizes(curvature)[:, None]
-    return bread, null_space, float(np.einsum("ij,ji->", bread, curved))
+    q = float(np.einsum("ij,ji->", bread, curved))
+    # Without a penalty q is a whole number. Rounding errors must not leave a degree of
+    # freedom where there is none.
+    if abs(q - round(q)) <= _WHOLE * len(gram):
+        q = float(round(q))
+    return bread, null_space, q
 
 
 def _rejects(kernel: Kernel) -> bool:

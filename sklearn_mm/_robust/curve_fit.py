@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass
+from functools import partial
 from numbers import Real
 from typing import Any
 
@@ -191,23 +192,34 @@ def robust_curve_fit(
         check_finite = nan_policy is None
     xdata, ydata, kept = _data(xdata, ydata, check_finite, nan_policy)
     model = _Model(f, jac, xdata, ydata, _whitening(sigma, ydata, kept))
+    constant = get_kernel(kernel).tuning_constant()
     tau = "auto"
     if scale != "auto" or absolute_sigma:
         scale = 1.0 if scale == "auto" else float(scale)
         check_size("scale", scale)
-        constant = get_kernel(kernel).tuning_constant()
         tau = constant * scale if np.isfinite(constant) else scale
     if "maxfev" in kwargs:  # the name used by curve_fit
         kwargs["max_nfev"] = kwargs.pop("maxfev")
-    result = robust_least_squares(
+    fit = partial(
+        robust_least_squares,
         model.residual,
-        p0,
-        model.jacobian if callable(jac) else (jac or "2-point"),
-        bounds,
+        jac=model.jacobian if callable(jac) else (jac or "2-point"),
+        bounds=bounds,
         kernel=kernel,
-        tau=tau,
         **kwargs,
     )
+    result = fit(p0, tau=tau)
+    nfev = result.nfev
+    if tau != "auto" and np.isfinite(constant) and result.success:
+        # A kernel as narrow as the noise does not see far from p0; the search for the
+        # scale does, and its end is a second start.
+        search = fit(p0, tau="auto")
+        nfev += search.nfev
+        if search.success:  # unless the user has interrupted it
+            other = fit(search.x, tau=tau)
+            nfev += other.nfev
+            if other.success and other.cost < result.cost:
+                result = other
     if not result.success:
         raise RuntimeError(f"Optimal parameters not found: {result.message}")
     pcov = result.covariance(absolute=absolute_sigma)
@@ -215,7 +227,7 @@ def robust_curve_fit(
         return result.x, pcov
     noise = result.scale if tau == "auto" else scale
     info = {
-        "nfev": result.nfev,
+        "nfev": nfev,
         "fvec": result.fun,
         "weights": result.weights,
         "outliers": np.abs(result.fun) > _OUTLIER_SCALES * noise,

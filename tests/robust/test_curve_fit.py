@@ -120,6 +120,19 @@ def test_absolute_sigma_and_given_scales():
     assert info["result"].tau == pytest.approx(2 * tau)
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_known_errors_do_not_need_a_better_start(seed):
+    # A kernel as narrow as the noise sees only a few points from afar: outliers.
+    x = np.linspace(0, 4, 50)
+    y = model(x, *TRUTH) + 0.2 * np.random.default_rng(seed).normal(size=50)
+    y[::6] += 5.0
+    options = {"sigma": 0.2, "absolute_sigma": True, "full_output": True}
+    found, _, info, *_ = robust_curve_fit(model, x, y, **options)
+    best, *_ = robust_curve_fit(model, x, y, TRUTH, **options)
+    np.testing.assert_allclose(found, best, rtol=1e-3)
+    np.testing.assert_array_equal(info["outliers"][::6], True)
+
+
 def test_absolute_covariance_is_that_of_the_noise():
     rng = np.random.default_rng(0)
     x = np.linspace(0, 4, 60)

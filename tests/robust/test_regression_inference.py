@@ -351,8 +351,9 @@ class TestWhatCannotBeTold:
             np.isnan(np.diag(model.covariance_)), [1, 0, 0, 1, 0]
         )
 
-    def test_too_few_rows(self, rng):
-        X, _, y = sample(rng, 4, 6)
+    @pytest.mark.parametrize("n", [4, 7])  # 7 parameters: no degree of freedom
+    def test_too_few_rows(self, rng, n):
+        X, _, y = sample(rng, n, 6)
         with pytest.warns(ConvergenceWarning, match="outliers"):
             model = regressor().fit(X, y)
         assert np.isinf(model.conf_int()[..., 1]).all()

@@ -2,8 +2,11 @@ r"""A start for sparse models with few rows for each column, or fewer rows than 
 
 Residuals of a fit say little where there are so many columns, so rows are judged by
 what *other* rows predict for them: folds of the rows that are kept are left out in
-turn, and a lasso on the rest, of the penalty with the smallest errors, predicts them.
-The 60 % of the rows that are predicted best are kept next, and so on. That begins with
+turn, and a lasso on the rest predicts them, or least squares on the columns that it
+has found, whichever penalty has the smallest errors. The 60 % of the rows that are
+predicted best are kept next, and so on. As long as little is predicted, these are the
+rows whose targets lie in the middle, which tell the least about the coefficients. So
+after a few rounds all rows within two scales of the errors are kept. That begins with
 
 1. the rows nearest to a plane of least absolute residuals with a lasso's penalty, which
    is convex: for columns as they are, and for columns of which far values have been
@@ -43,10 +46,15 @@ _PENALTY, _STEPS, _SMOOTH = 0.6, 15, 0.1
 # Penalties that predict: so many, each a part of the one before, from the one on for
 # which all coefficients are zero.
 _GRID, _PART = 7, 0.65
+# Columns, as a part of the rows, up to which least squares takes away the shrinkage.
+_UNSHRUNK = 0.25
 # Folds, and the part of the errors that judges a penalty.
 _FOLDS, _JUDGED = 5, 0.8
-# Rounds with a part of the rows, then with all that are within so many scales.
-_ROUNDS, _MOST, _LAST_ROUNDS, _KEPT = 8, 0.6, 4, 3.0
+# Rounds with a part of the rows, then with all that are within so many scales, and
+# last, for the best of these, within a few more.
+_FIRST_ROUNDS, _MOST = 3, 0.6
+_ROUNDS, _CLOSE = 9, 2.0
+_LAST_ROUNDS, _KEPT = 4, 3.0
 # Values beyond the first are drawn to the middle, those beyond the second are put there
 # (in median absolute deviations, as standard deviations).
 _CENTRAL, _FAR = 1.5, 4.0
@@ -103,7 +111,9 @@ class SparseRows:
             centre, middle = weight @ Z, float(weight @ y)
         root = np.sqrt(weight)
         rows = np.asfortranarray((Z - centre) * root[:, None])
-        coefs = path(rows, (y - middle) * root, 1.0, penalties / len(y), None, _GAP)
+        target = (y - middle) * root
+        coefs = path(rows, target, 1.0, penalties / len(y), None, _GAP)
+        coefs = np.hstack([coefs, _unshrunk(rows, target, coefs)])
         used = np.flatnonzero(coefs.any(axis=1))
         fitted = (self.Z[:, used] - centre[used]) @ coefs[used] + middle
         errors: Array = self.y - fitted.T
@@ -199,18 +209,21 @@ def good_rows(
     """Mask of the rows that the others predict, and the scale of these predictions."""
     found = []
     for error in _first_errors(rows):
-        for i in range(_ROUNDS):
-            keep = rows.best(error, _MOST if i else 0.5)
+        for i in range(_FIRST_ROUNDS + _ROUNDS):
+            if i < _FIRST_ROUNDS:
+                keep = rows.best(error, _MOST if i else 0.5)
+            else:
+                keep = _near(rows, error, _CLOSE)[1]
             error = _predicted_errors(rows, keep, random_state)
             found.append((rows.spread(error), error))
     error = min(found, key=lambda each: each[0])[1]
     for _ in range(_LAST_ROUNDS):
-        width, keep = _near(rows, error)
+        width, keep = _near(rows, error, _KEPT)
         error = _predicted_errors(rows, keep, random_state)
-    return _near(rows, error)[1], width
+    return _near(rows, error, _KEPT)[1], width
 
 
-def _near(rows: SparseRows, error: Array) -> tuple[float, Array]:
+def _near(rows: SparseRows, error: Array, scales: float) -> tuple[float, Array]:
     """Scale of the population about zero, and the rows in it, at least half."""
     first, total = np.array([rows.spread(error)]), float(rows.weight.sum())
 
@@ -218,7 +231,7 @@ def _near(rows: SparseRows, error: Array) -> tuple[float, Array]:
         return function(error[:, None], rows.weight)
 
     width = float(refined_scale(sums, first, 0.3 * first, total)[0])
-    near = (np.abs(error) <= _KEPT * width).astype(float)
+    near = (np.abs(error) <= scales * width).astype(float)
     return width, np.maximum(near, rows.best(error, 0.5))
 
 
@@ -246,6 +259,19 @@ def _predicted_errors(
     judged = squares[:, : max(1, int(_JUDGED * len(kept)))].sum(axis=1)
     best: Array = errors[np.argmin(judged)]
     return best
+
+
+def _unshrunk(rows: Array, target: Array, coefs: Array) -> Array:
+    """Least squares on the columns that each lasso has found.
+
+    Lassos that use more columns than `_UNSHRUNK` of the rows stay as they are.
+    """
+    found = coefs.copy()
+    for k in range(coefs.shape[1]):
+        used = np.flatnonzero(coefs[:, k])
+        if len(used) <= _UNSHRUNK * len(rows):
+            found[used, k] = np.linalg.lstsq(rows[:, used], target, rcond=None)[0]
+    return found
 
 
 def wrap(values: Array, weight: Array, centred: bool) -> Array:
