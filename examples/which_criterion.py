@@ -92,6 +92,7 @@ with warnings.catch_warnings():
             feedback=1.0,
             batch_size=50,
             max_iter=8,
+            inference_tol=1e-3,  # of predictions
             random_state=0,
             **params,
         ).fit(X[:1200], y[:1200])
