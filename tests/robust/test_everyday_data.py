@@ -452,3 +452,25 @@ def test_a_million_rows(rng):
     y[:300_000] = 99.0
     model = fit(X, y)
     assert_allclose(np.append(model.coef_, model.intercept_), coef, atol=0.02)
+
+
+# -- Several outputs with correlated noise -------------------------------------------
+
+
+@pytest.mark.parametrize("n", [200, 3000])
+@pytest.mark.parametrize("correlation", [0.8, 0.95, 1.0])
+@pytest.mark.parametrize("share", [0.0, 0.3])
+def test_outputs_with_correlated_noise(rng, n, correlation, share):
+    X = rng.normal(size=(n, 2))
+    common = np.sqrt(correlation) * rng.normal(size=(n, 1))
+    noise = common + np.sqrt(1.0 - correlation) * rng.normal(size=(n, 2))
+    unit = np.array([1.0, 1000.0])
+    coef = np.array([[2.0, 1.0], [-1.0, 3.0]])
+    Y = (X @ coef + noise) * unit
+    bad = np.arange(n) < share * n
+    Y[bad] += rng.uniform(10, 50, size=(bad.sum(), 2)) * unit
+    model = fit(X, Y)
+    assert_allclose(model.coef_.T / unit, coef, atol=5.0 / np.sqrt(n))
+    assert_allclose(model.scale_ / unit, 1.0, rtol=0.2)
+    assert not model.inlier_mask_[bad].any()
+    assert model.inlier_mask_[~bad].mean() > 0.95

@@ -12,7 +12,12 @@ from sklearn_mm._robust.linear import LinearPoint, LinearResidual, targets
 from sklearn_mm._robust.normal_equations import least_squares
 from sklearn_mm._robust.start.population import refined_scale
 from sklearn_mm._robust.start.sample import ROWS_PER_PARAMETER, DecidingRows
-from sklearn_mm._robust.start.search import Choice, Verdict, choose_plane
+from sklearn_mm._robust.start.search import (
+    Choice,
+    Verdict,
+    choose_plane,
+    turned_back,
+)
 from sklearn_mm._robust.start.sparse import choose_sparse
 from sklearn_mm._rows.table import Column
 from sklearn_mm._solver.roles import Array
@@ -143,10 +148,22 @@ def _on_all_rows(
 ) -> Array:
     """The scale of the population around a plane, from all rows."""
     beside = model.rows.beside
+    axes = np.eye(model.shape[1]) if choice.axes is None else choice.axes
+    along = choice.scale if choice.along is None else choice.along
 
     def sums(function: Callable[[Array, Array], Array]) -> Array:
-        total: Array = beside.sum(function, point.residual, weight)
+        args = (function, axes)
+        total: Array = beside.sum(_of_turned, point.residual, weight, args=args)
         return total
 
     total = beside.total(weight)
-    return refined_scale(sums, choice.scale, _LEAST_REFINED * choice.scale, total)
+    return turned_back(refined_scale(sums, along, _LEAST_REFINED * along, total), axes)
+
+
+def _of_turned(
+    residual: Array,
+    weight: Array,
+    function: Callable[[Array, Array], Array],
+    axes: Array,
+) -> Array:
+    return function(residual @ axes if len(axes) > 1 else residual, weight)

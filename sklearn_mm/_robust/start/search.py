@@ -18,7 +18,8 @@ values, a cluster, a frequent rating) cannot win because it is dense. The propos
 4. least squares on the rows that remain without a population (a second regime), or
    without the central ones (a cluster of almost half of the rows);
 5. for several outputs, the planes that are chosen for each output separately, because a
-   row may be bad in a single output.
+   row may be bad in a single output. If the noise of the outputs is correlated, the
+   search takes place along their principal axes.
 
 Plane and scales of each proposal are iterated until they agree (see `population`),
 which also gives the share of rows that follow it. If the first two kinds all lead to
@@ -90,6 +91,8 @@ _BEYOND_DOUBT = 15.0
 _PEELED = 3
 # Ratio of the distances of left-out rows from the plane and from a constant.
 _OVERFITTED = 1.5
+# Correlation of outputs beyond which the search turns them.
+_CORRELATED = 0.5
 # Residuals below this number of rounding errors are considered exact.
 _EXACT_ROUNDINGS = 1e5
 
@@ -113,6 +116,8 @@ class Choice:
     scale: Array  # (d,)
     share: float
     verdict: Verdict = Verdict.SOUND
+    axes: Array | None = None  # (d, d), if correlated outputs were turned
+    along: Array | None = None  # scales of Y @ axes
 
 
 def choose_plane(
@@ -151,8 +156,9 @@ def choose_plane(
     theta : ndarray of shape (p + intercept, d) or None
         A given plane. Only the population that it leads to is then considered.
     """
-    wide = X.shape[1] > MAX_WHITENED
-    rows = (WideRows if wide else WhitenedRows).of(X, Y, weight, penalty, intercept)
+    kind = WideRows if X.shape[1] > MAX_WHITENED else WhitenedRows
+    rows = kind.of(X, Y, weight, penalty, intercept)
+    axes = np.eye(Y.shape[1])  # outputs of the search are Y @ axes
     own = rows.solve(np.ones((1, rows.n_rows))) if theta is None else rows.whiten(theta)
     worse = 0.0
     if rows.ridge is None and rows.n_rows <= rows.effective + 1.0:
@@ -167,8 +173,7 @@ def choose_plane(
             chosen = _least_objective(rows, chosen, kernel, tuning, scale)
     else:
         determined = True
-        settle = partial(Populations.settle, rows, kernel=kernel, tuning=tuning)
-        found = _populations(rows, own, theta is not None, settle, random_state)
+        apart: list[Choice] = []
         if theta is None and Y.shape[1] > 1:
             apart = [
                 choose_plane(
@@ -184,21 +189,83 @@ def choose_plane(
                 )
                 for k in range(Y.shape[1])
             ]
-            plane = rows.whiten(np.hstack([choice.theta for choice in apart]))
-            width = np.hstack([choice.scale for choice in apart])[None] / rows.unit
-            found = _merge(rows, found.joined(settle(plane, width)))
-        if scale is None:
-            chosen = _descend(rows, all_rows(rows, own).joined(found))
-        else:
-            found = found.joined(all_rows(rows, own))
-            chosen = _least_objective(rows, found, kernel, tuning, scale)
-    plane = rows.unwhiten(chosen.theta[0])
+        search = partial(
+            _search,
+            apart=apart,
+            given=theta is not None,
+            kernel=kernel,
+            tuning=tuning,
+            scale=scale,
+            random_state=random_state,
+        )
+        chosen = search(rows, own, axes)
+        correlation = axes
+        if scale is None and Y.shape[1] > 1:
+            correlation = _sign_correlation(rows, chosen)
+        if np.abs(np.triu(correlation, 1)).max() > _CORRELATED:
+            unit = chosen.scale[0] * rows.unit
+            axes = np.linalg.eigh(correlation)[1] / unit[:, None]
+            turned = kind.of(X, Y @ axes, weight, penalty, intercept)
+            rows = turned.with_floor(rows.floor * rows.unit @ np.abs(axes))
+            own = rows.solve(np.ones((1, rows.n_rows)))
+            if theta is not None:
+                own = rows.whiten(theta @ axes)
+            chosen = search(rows, own, axes)
+    plane = rows.unwhiten(chosen.theta[0]) @ np.linalg.inv(axes)
     share = float(chosen.share[0])
     verdict = _judge(rows, chosen, determined, scale is None)
     if worse > _OVERFITTED:
         verdict |= Verdict.OVERFITTED
-    width = chosen.scale[0] * rows.unit if scale is None else scale
-    return Choice(plane, width, share, verdict)
+    along = chosen.scale[0] * rows.unit
+    width = turned_back(along, axes) if scale is None else scale
+    return Choice(plane, width, share, verdict, axes, along)
+
+
+def turned_back(along: Array, axes: Array) -> Array:
+    """Scales of Y, from scales of Y @ axes, whose noise is uncorrelated."""
+    scale: Array = np.sqrt(np.square(along) @ np.square(np.linalg.inv(axes)))
+    return scale
+
+
+def _sign_correlation(rows: WhitenedRows, chosen: Populations) -> Array:
+    """Correlation of the noise of the outputs, from the signs of residuals.
+
+    The distance of a row adds up its outputs as if their noise were independent. If it
+    is not, even clean rows have larger distances than expected.
+    """
+    near = chosen.distance[0] <= 4.0 * Window.of(rows.n_outputs).square
+    sign = np.sign(rows.residuals(chosen.theta)[0])
+    mass = near * rows.weight
+    return np.sin(0.5 * np.pi * (sign * mass) @ sign.T / mass.sum())
+
+
+def _search(
+    rows: WhitenedRows,
+    own: Array,
+    axes: Array,
+    *,
+    apart: list[Choice],
+    given: bool,
+    kernel: Kernel,
+    tuning: float,
+    scale: Array | None,
+    random_state: np.random.RandomState,
+) -> Populations:
+    """Search for populations and choose one.
+
+    The choices for each output, `apart`, are not along the axes of the rows' outputs.
+    """
+    settle = partial(Populations.settle, rows, kernel=kernel, tuning=tuning)
+    found = _populations(rows, own, given, settle, random_state)
+    if apart:
+        plane = rows.whiten(np.hstack([choice.theta for choice in apart]) @ axes)
+        squares = np.square(np.hstack([choice.scale for choice in apart]))
+        width = np.sqrt(squares @ np.square(axes))[None] / rows.unit
+        found = _merge(rows, found.joined(settle(plane, width)))
+    if scale is None:
+        return _descend(rows, all_rows(rows, own).joined(found))
+    found = found.joined(all_rows(rows, own))
+    return _least_objective(rows, found, kernel, tuning, scale)
 
 
 def _judge(

@@ -32,6 +32,8 @@ _RANK_TOLERANCE = 1e-10
 # need only products with the design.
 _MAX_DIRECT = 32
 _CG_STEPS, _CG_TOLERANCE = 40, 1e-4
+# Smallest scale of an output relative to the unit of another one, for turned outputs.
+_LEAST_RATIO = 1e-3
 # Median of the absolute value of a standard normal variable.
 NORMAL_MEDIAN = float(ndtri(0.75))
 # Smaller residuals relative to the spread of y are rounding errors of an exact fit.
@@ -155,6 +157,11 @@ class WhitenedRows:
             exact=rounding / unit,
             effective=raw._effective(),
         )
+
+    def with_floor(self, floor: Array) -> WhitenedRows:
+        """With scales not below given ones, nor far below those of other outputs."""
+        least = np.maximum(floor, _LEAST_RATIO * self.unit.max()) / self.unit
+        return replace(self, floor=np.maximum(self.floor, least))
 
     @property
     def n_rows(self) -> int:
