@@ -22,7 +22,7 @@ Plane = tuple[Array, Array]  # coefficients (n_outputs, n_features) and intercep
 # Efforts at which a given start may begin. Kernels twice as wide are enough if the mean
 # confidence is at least that of the smallest share of rows that a fit may follow; wider
 # ones must hold most rows, since a start that far away says little.
-_EFFORTS = 0.5 * 0.25 ** np.arange(12.0)
+_EFFORTS = np.append(0.5 * 0.25 ** np.arange(12.0), 0.0)
 _LEAST_CONFIDENCE = np.where(_EFFORTS == 0.5, 0.3, 0.7)
 
 
@@ -112,8 +112,8 @@ def supported_effort(problem: HalfQuadraticProblem, point: LinearPoint) -> float
     args = (problem.kernel, problem.tau, _EFFORTS)
     columns = (point.residual, problem.sample_weight)
     confidence = problem.rows.sum(_confidences, *columns, args=args)
-    enough = confidence >= _LEAST_CONFIDENCE * problem.rows.total(problem.sample_weight)
-    return float(_EFFORTS[np.argmax(enough)]) if enough.any() else 0.0
+    enough = confidence >= _LEAST_CONFIDENCE * confidence[-1]  # all rows count there
+    return float(_EFFORTS[np.argmax(enough)])
 
 
 def _confidences(

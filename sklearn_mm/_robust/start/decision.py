@@ -148,8 +148,7 @@ def _on_all_rows(
 ) -> Array:
     """The scale of the population around a plane, from all rows."""
     beside = model.rows.beside
-    axes = np.eye(model.shape[1]) if choice.axes is None else choice.axes
-    along = choice.scale if choice.along is None else choice.along
+    axes, along = choice.axes, choice.along
 
     def sums(function: Callable[[Array, Array], Array]) -> Array:
         args = (function, axes)

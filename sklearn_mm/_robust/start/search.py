@@ -115,9 +115,9 @@ class Choice:
     theta: Array  # (q, d), the intercept last
     scale: Array  # (d,)
     share: float
+    axes: Array  # (d, d), along which the noise is uncorrelated
+    along: Array  # (d,), scales of Y @ axes
     verdict: Verdict = Verdict.SOUND
-    axes: Array | None = None  # (d, d), if correlated outputs were turned
-    along: Array | None = None  # scales of Y @ axes
 
 
 def choose_plane(
@@ -218,7 +218,7 @@ def choose_plane(
         verdict |= Verdict.OVERFITTED
     along = chosen.scale[0] * rows.unit
     width = turned_back(along, axes) if scale is None else scale
-    return Choice(plane, width, share, verdict, axes, along)
+    return Choice(plane, width, share, axes, along, verdict)
 
 
 def turned_back(along: Array, axes: Array) -> Array:

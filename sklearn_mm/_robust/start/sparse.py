@@ -200,7 +200,8 @@ def choose_sparse(
         theta[X.shape[1] :, k] = intercept
     share = float(shares.min())
     verdict = Verdict.MINORITY if share < 0.5 else Verdict.SOUND
-    return Choice(theta, widths if scale is None else scale, share, verdict)
+    chosen = widths if scale is None else scale
+    return Choice(theta, chosen, share, np.eye(d), chosen, verdict)
 
 
 def good_rows(
