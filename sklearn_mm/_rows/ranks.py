@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -62,17 +62,21 @@ class Histogram:
         return np.arange(self.low, self.high + 1)
 
     def __reduce__(self) -> Any:
-        """Only bins that are not empty are transferred."""
+        """Only bins that are not empty are sent, and masses unless they are counts."""
         there = np.flatnonzero(self.count)
-        parts = (self.low, len(self.mass), there, self.mass[there], self.count[there])
-        return Histogram._unpacked, parts
+        count, mass = self.count[there], self.mass[there]
+        small = np.int32 if self.count.sum() < 2**31 else np.int64
+        parts = (there.astype(np.int32), count.astype(small))
+        more = None if np.array_equal(mass, count) else mass
+        return Histogram._unpacked, (self.low, len(self.mass), *parts, more)
 
     @staticmethod
     def _unpacked(
-        low: int, size: int, there: Indices, mass: Array, count: Array
+        low: int, size: int, there: Indices, count: Array, mass: Array | None
     ) -> Histogram:
         made = Histogram(low, np.zeros(size), np.zeros(size, dtype=np.int64))
-        made.mass[there], made.count[there] = mass, count
+        made.mass[there] = count if mass is None else mass
+        made.count[there] = count
         return made
 
     def __add__(self, other: Histogram) -> Histogram:
@@ -99,10 +103,10 @@ def ordered_bits(values: Array) -> Array:
     return bits ^ ((bits >> 63) & np.int64(np.iinfo(np.int64).max))
 
 
-def _number(bits: int) -> float:
-    value = np.int64(bits)
-    value ^= (value >> np.int64(63)) & np.int64(np.iinfo(np.int64).max)
-    return float(value.view(np.float64))
+def _numbers(bits: Array) -> Array:
+    """The numbers of `ordered_bits`."""
+    own: Array = bits ^ ((bits >> 63) & np.int64(np.iinfo(np.int64).max))
+    return own.view(np.float64)
 
 
 @dataclass
@@ -148,7 +152,7 @@ def median(
     """
     rows = rows.beside
     keys: tuple[Any, ...] = (None,)  # leading bits, as far as they are known
-    targets = [_Target(0.0, False), _Target(0.0, True)]
+    targets: list[_Target] = []
     known = 64
     for shift in _SHIFTS:
         if counted is None:
@@ -158,10 +162,7 @@ def median(
         if keys == (None,):
             if max(found[None].high, -found[None].low) >= _NOT_FINITE:
                 rows.check_finite("", column)
-            total = float(found[None].mass.sum())
-            # The median lies between them if the mass splits evenly.
-            targets[0].mass = (0.5 - 1e-12) * total
-            targets[1].mass = (0.5 + 1e-12) * total
+            targets = _median_targets(float(found[None].mass.sum()))
         left = 0
         for target in targets:
             histogram = found[target.key]
@@ -171,8 +172,8 @@ def median(
         if left <= _FEW_ROWS:
             break
     else:  # all bits are known
-        low, high = (_number(target.key) for target in targets)
-        return 0.5 * (low + high)
+        bits = np.array([target.key for target in targets], dtype=np.int64)
+        return 0.5 * float(_numbers(bits).sum())
     parts = rows.map(_those, column, weight, args=(numbers, args, shift, keys))
     values, masses = (np.concatenate(part) for part in zip(*parts, strict=True))
     bits, ends = ordered_bits(values) >> shift, []
@@ -181,6 +182,78 @@ def median(
         inside = inside[np.argsort(values[inside], kind="stable")]
         ends.append(float(values[inside[target.find(masses[inside])]]))
     return 0.5 * sum(ends)
+
+
+def median_and_spread(
+    rows: Any,
+    numbers: Callable[..., Array],
+    column: Column,
+    weight: Column,
+    args: tuple[Any, ...],
+    counted: tuple[Histogram, ...],
+) -> tuple[float, float] | None:
+    """Weighted median, and median distance from it, in one visit to the rows.
+
+    The parameters are those of `median`. The first counts narrow down both so far that
+    it suffices to examine a few rows individually. If it does not, because the median
+    is large compared with the distances, the result is None.
+    """
+    (found,) = counted
+    if max(found.high, -found.low) >= _NOT_FINITE:
+        rows.check_finite("", column)
+    there = np.flatnonzero(found.count)
+    mass, keys = found.mass[there], found.low + there
+    low, high = _bin_borders(keys)
+    low[0] = -np.inf if found.low == keys[0] else low[0]  # it may hold all lower keys
+    targets = _median_targets(float(mass.sum()))
+    first, last = (replace(target).find(mass) for target in targets)
+    # Distances of each bin's numbers, for any median in its bins, and so the median.
+    least = np.maximum(np.maximum(low - high[last], low[first] - high), 0.0)
+    most = np.maximum(high - low[first], high[last] - low)
+    ends = [
+        np.sort(bound)[replace(target).find(mass[np.argsort(bound)])]
+        for bound, target in zip((least, most), targets, strict=True)
+    ]
+    inside = (most >= ends[0]) & (least <= ends[1])
+    wanted = inside.copy()
+    wanted[first : last + 1] = True
+    if found.count[there[wanted]].sum() > _FEW_ROWS:
+        return None
+    made = (numbers, args, _SHIFTS[0], found.low, len(found.mass), there[wanted])
+    parts = rows.beside.map(_those_of_bins, column, weight, args=made)
+    values, masses = (np.concatenate(part) for part in zip(*parts, strict=True))
+    bits = np.maximum(ordered_bits(values) >> _SHIFTS[0], found.low)
+    below = float(mass[:first].sum())
+    middle = (keys[first] <= bits) & (bits <= keys[last])
+    centre = _between(values[middle], masses[middle], targets, below)
+    near = inside[np.searchsorted(keys, bits)]
+    distance = np.abs(values[near] - centre)
+    below = float(mass[most < ends[0]].sum())
+    return centre, _between(distance, masses[near], targets, below)
+
+
+def _bin_borders(keys: Array) -> tuple[Array, Array]:
+    """Smallest and largest number with each of the leading bits."""
+    shift = _SHIFTS[0]
+    return _numbers(keys << shift), _numbers(((keys + 1) << shift) - 1)
+
+
+def _median_targets(total: float) -> list[_Target]:
+    """The rows between which the median lies, which differ if the mass splits."""
+    return [
+        _Target((0.5 - 1e-12) * total, False),
+        _Target((0.5 + 1e-12) * total, True),
+    ]
+
+
+def _between(
+    values: Array, masses: Array, targets: list[_Target], below: float
+) -> float:
+    """Middle of the targets, among values above those of a given mass."""
+    order = np.argsort(values, kind="stable")
+    values, masses = values[order], masses[order]
+    ends = (values[replace(t, below=below).find(masses)] for t in targets)
+    return 0.5 * float(sum(ends))
 
 
 def first_counts(
@@ -227,6 +300,24 @@ def _those(
     values = numbers(column, *args)
     bits = ordered_bits(values) >> shift
     inside = functools.reduce(np.logical_or, (bits == key for key in keys))
+    return values[inside], weight[inside]
+
+
+def _those_of_bins(
+    column: Array,
+    weight: Array,
+    numbers: Callable[..., Array],
+    args: tuple[Any, ...],
+    shift: int,
+    low: int,
+    n_bins: int,
+    bins: Indices,
+) -> tuple[Array, Array]:
+    """Numbers whose leading bits belong to some bins, and their weights."""
+    wanted = np.zeros(n_bins, dtype=bool)
+    wanted[bins] = True
+    values = numbers(column, *args)
+    inside = wanted[np.maximum((ordered_bits(values) >> shift) - low, 0)]
     return values[inside], weight[inside]
 
 

@@ -19,6 +19,7 @@ import scipy.sparse
 from sklearn.utils import check_array
 
 from sklearn_mm._rows.blocks import BlockRows
+from sklearn_mm._rows.groups import delayed_blocks
 from sklearn_mm._rows.table import row_chunks
 from sklearn_mm._solver.roles import Array
 
@@ -209,7 +210,7 @@ class DaskRows(LazyRows):
 
     def in_blocks(self) -> BlockRows:
         """The rows as tasks of Dask's scheduler work on them."""
-        return BlockRows(self, list(self.array.to_delayed().ravel()))
+        return BlockRows(self, delayed_blocks(self.array))
 
     def _gather(self, rows: Any) -> Array:
         rows = np.flatnonzero(rows) if rows.dtype == bool else rows

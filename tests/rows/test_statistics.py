@@ -6,7 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
-from sklearn_mm._rows.statistics import unit_weights, weighted_median
+from sklearn_mm._rows.sources import lazy_rows
+from sklearn_mm._rows.statistics import (
+    moments_in_blocks,
+    unit_weights,
+    weighted_median,
+)
 
 
 @given(
@@ -61,3 +66,21 @@ class TestUnitWeights:
     def test_all_zero(self):
         with pytest.raises(ValueError, match="at least one non-zero"):
             unit_weights(np.zeros(4), self.X)
+
+
+@pytest.mark.parametrize("unit", [1.0, 1e-200, 1e200])
+@pytest.mark.parametrize("n_outputs", [None, 2])
+def test_moments_of_targets_in_blocks(rng, n_outputs, unit):
+    array = pytest.importorskip("dask.array")
+    dask = pytest.importorskip("dask")
+    shape = 23 if n_outputs is None else (23, n_outputs)
+    y = (5.0 + rng.normal(size=shape)) * unit
+    if n_outputs:
+        y[:, 1] = 3.0 * unit  # no spread at all
+    weight = rng.integers(0, 4, size=23).astype(float)
+    X = lazy_rows(array.zeros((23, 1), chunks=(5, 1)))
+    with dask.config.set(scheduler="synchronous"):
+        mean, spread = moments_in_blocks(X, array.from_array(y, chunks=5), weight)
+    copies = np.repeat(y.reshape(23, -1), weight.astype(int), axis=0) / unit
+    assert_allclose(mean / unit, copies.mean(axis=0))
+    assert_allclose(spread / unit, copies.std(axis=0), atol=1e-12)

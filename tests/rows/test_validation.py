@@ -51,6 +51,7 @@ def plane(rng):
     return X, y
 
 
+@pytest.mark.filterwarnings("ignore:Only 0% .* given scale")
 @pytest.mark.parametrize("sign", [-1, 1])
 @pytest.mark.parametrize("what", ["column", "y", "scale", "tuning"])
 def test_every_size_that_a_regression_depends_on(rng, what, sign):
