@@ -79,7 +79,9 @@ def save(figure, path):
     """Write the picture, with few colours: small enough for a page."""
     figure.savefig(path, dpi=75)
     with Image.open(path) as image:
-        image.convert("RGB").quantize(128).save(path, optimize=True)
+        # Maximum coverage keeps the colours of single points.
+        few = image.convert("RGB").quantize(128, Image.Quantize.MAXCOVERAGE)
+        few.save(path, optimize=True)
     print(f"written: {path}")
 
 

@@ -423,12 +423,20 @@ class BaseContrastiveHebbian(
         check_is_fitted(self)
         return validate_rows(self, X, reset=False)
 
-    def _outputs(self, X):
-        """Outputs of the network in the units in which it is trained."""
-        return self._outputs_of(self._validate_X(X))
+    def _map_outputs(self, function, X, shape=(), dtype=None):
+        """A function of the outputs, with values of a shape per row.
+
+        For a Dask array, it is a Dask array, to be computed.
+        """
+        X = self._validate_X(X)
+        if not isinstance(X, DaskRows):
+            return function(self._outputs_of(X))
+        args = (self._outputs_of, function)
+        rows = X.in_blocks()
+        return rows.values(_of_block, args=args, shape=shape, dtype=dtype or X.dtype)
 
     def _outputs_of(self, X):
-        """The same for rows that have been validated."""
+        """Outputs for validated rows in the units in which the network is trained."""
         return np.concatenate([output for output, _ in self._infer(X)], dtype=X.dtype)
 
     def _infer(self, X):
@@ -449,3 +457,7 @@ class BaseContrastiveHebbian(
                 f"inference_tol={self.inference_tol:g} within max_passes="
                 f"{self.max_passes} passes. Increase max_passes."
             )
+
+
+def _of_block(X, outputs_of, function):
+    return function(outputs_of(X))

@@ -17,6 +17,7 @@ from sklearn.utils.multiclass import (
     type_of_target,
     unique_labels,
 )
+from sklearn.utils.validation import check_is_fitted
 
 from sklearn_mm._estimator import keep_state_on_error
 from sklearn_mm._hebbian.base import BaseContrastiveHebbian
@@ -194,10 +195,11 @@ class ContrastiveHebbianClassifier(ClassifierMixin, BaseContrastiveHebbian):
         Returns
         -------
         y_pred : ndarray of shape (n_samples,)
-            Predicted class labels, those of the largest output.
+            Predicted class labels, those of the largest output. A Dask array if X is
+            one.
         """
-        outputs = self._outputs(X)
-        return self.classes_[outputs.argmax(axis=1)]
+        check_is_fitted(self)
+        return self._map_outputs(self._labels, X, dtype=self.classes_.dtype)
 
     def decision_function(self, X):
         """Compute the outputs of the network.
@@ -210,12 +212,12 @@ class ContrastiveHebbianClassifier(ClassifierMixin, BaseContrastiveHebbian):
         Returns
         -------
         scores : ndarray of shape (n_samples,) or (n_samples, n_classes)
-            One column per class. With two classes, the second output minus the first.
+            One column per class. With two classes, the second output minus the first. A
+            Dask array if X is one.
         """
-        outputs = self._outputs(X)
-        if len(self.classes_) == 2:
-            return outputs[:, 1] - outputs[:, 0]
-        return outputs
+        check_is_fitted(self)
+        shape = () if len(self.classes_) == 2 else (len(self.classes_),)
+        return self._map_outputs(self._decision, X, shape)
 
     def predict_log_proba(self, X):
         """Predict logarithms of class probabilities.
@@ -228,13 +230,12 @@ class ContrastiveHebbianClassifier(ClassifierMixin, BaseContrastiveHebbian):
         Returns
         -------
         log_probabilities : ndarray of shape (n_samples, n_classes)
-            Logarithms of the probabilities; minus infinity if a probability is zero.
+            Logarithms of the probabilities; minus infinity if a probability is zero. A
+            Dask array if X is one.
         """
-        outputs = self._outputs(X)
-        if isinstance(self._loss(outputs.shape[1]), LogLoss):
-            return log_softmax(outputs, axis=1)
-        with np.errstate(divide="ignore"):
-            return np.log(project_to_simplex(outputs))
+        check_is_fitted(self)
+        shape = (len(self.classes_),)
+        return self._map_outputs(self._log_probabilities, X, shape)
 
     def predict_proba(self, X):
         """Predict class probabilities.
@@ -254,9 +255,28 @@ class ContrastiveHebbianClassifier(ClassifierMixin, BaseContrastiveHebbian):
         Returns
         -------
         probabilities : ndarray of shape (n_samples, n_classes)
-            Non-negative numbers that sum to one in each row.
+            Non-negative numbers that sum to one in each row. A Dask array if X is one.
         """
-        outputs = self._outputs(X)
+        check_is_fitted(self)
+        return self._map_outputs(self._probabilities, X, (len(self.classes_),))
+
+    # Functions of the outputs
+
+    def _labels(self, outputs):
+        return self.classes_[outputs.argmax(axis=1)]
+
+    def _decision(self, outputs):
+        if len(self.classes_) == 2:
+            return outputs[:, 1] - outputs[:, 0]
+        return outputs
+
+    def _log_probabilities(self, outputs):
+        if isinstance(self._loss(outputs.shape[1]), LogLoss):
+            return log_softmax(outputs, axis=1)
+        with np.errstate(divide="ignore"):
+            return np.log(project_to_simplex(outputs))
+
+    def _probabilities(self, outputs):
         if isinstance(self._loss(outputs.shape[1]), LogLoss):
             return softmax(outputs)
         return project_to_simplex(outputs)
@@ -290,7 +310,7 @@ class ContrastiveHebbianClassifier(ClassifierMixin, BaseContrastiveHebbian):
         if len(unknown):
             raise ValueError(
                 f"y contains labels {unknown.tolist()} that are not among the classes "
-                f"{self.classes_.tolist()} of the previous call."
+                f"{self.classes_.tolist()} of the model."
             )
         if len(self.classes_) < 2:
             raise ValueError(
@@ -313,7 +333,15 @@ class ContrastiveHebbianClassifier(ClassifierMixin, BaseContrastiveHebbian):
         )
 
     def _stratify(self, Y):
-        return Y.argmax(axis=1)
+        index = Y.argmax(axis=1)
+        single = np.flatnonzero(np.bincount(index) == 1)
+        if len(single):
+            raise ValueError(
+                f"The classes {self.classes_[single].tolist()} have only one row each. "
+                "early_stopping=True sets rows of each class aside, which takes two of "
+                "each. Set early_stopping=False."
+            )
+        return index
 
     def _warn_if_useless(self, data, rate, alpha):
         X, Y, weight = data

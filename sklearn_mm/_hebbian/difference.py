@@ -17,7 +17,10 @@ conditions, r_{k-1} - mu_k, is p_k - q_k, and the gap is exactly
     gap' = sum_k w_{k-1}/2 ||p_k - q_k||^2.
 
 In other words, (z, s) is the exact free optimum of a nearby network, whose biases in
-each row are b + (p - q).
+each row are b + (p - q). After n passes, the miss p - q is of the order gamma^(n+1) in
+all layers, and the weights grow by 1/gamma from layer to layer on the way down. A pass
+that leaves the last layer out, called half a pass, is therefore almost as good as one
+over all layers.
 
 **Clamped phase**, z^ = z + d, with pulls p + dp and q + dq:
 
@@ -38,6 +41,7 @@ free gap), and mini-batches are trained on it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -50,11 +54,11 @@ from sklearn_mm._hebbian.energy import (
     Layers,
     Network,
     Phases,
-    add_multiple,
     between,
     row_products,
 )
 from sklearn_mm._hebbian.gradient import Parameters, Stacks
+from sklearn_mm._solver.vectors import add_multiple
 
 _matmul, _add, _subtract, _multiply = np.matmul, np.add, np.subtract, np.multiply
 
@@ -111,7 +115,6 @@ class DifferencePhases:
         def block() -> Block:
             return Block(n_rows, sizes[1:-1], dtype)
 
-        self.drive = np.empty((n_rows, sizes[1]), dtype)
         # Stacked, since the gradient takes products of stacks: d above z^, mu above dr.
         self._left, self._right = stacks(), stacks()
         self.d = [None, *(stack[:n_rows] for stack in self._left[1:])]
@@ -123,7 +126,10 @@ class DifferencePhases:
         self._low = block() if box.low > -np.inf else None
         self._high = block() if box.high < np.inf else None
         self._zero, self._ones = block(), np.ones(n_rows, dtype)
-        self._bias, self._one, self._other = block(), block(), block()  # scratch
+        self._one, self._other = block(), block()  # scratch
+        # Of all rows. The drive, x W_0 + b_0, stands for the bias of the first layer.
+        self._bias = block()
+        self.drive = self._bias[1]
         shape = (n_rows, sizes[-1])
         self.output, self.output_hat, self.error, self.error_hat = (
             np.empty(shape, dtype) for _ in range(4)
@@ -135,33 +141,42 @@ class DifferencePhases:
     def free(
         self,
         network: Network,
-        passes: int,
+        passes: float,
         experience: Experience | None = None,
         learn: bool = False,
     ) -> None:
-        """Start, and make a number of passes; `drive` must have been set."""
+        """Start, and make a number of passes; `drive` must have been set.
+
+        With half a pass, which requires three layers, the last one is not over all
+        layers.
+        """
         p, bias, H = self.p, self._bias, self.energy.n_hidden
         for k in range(1, H):
             np.copyto(p[k], 0.0 if experience is None else experience.pulls[k])
             np.copyto(bias[k + 1], network.intercepts[k])
-        self._forward(network)
-        for j in range(passes):
-            self._backward(network)
+        n, top = math.ceil(passes), H
+        for j in range(n):
+            top = H - 1 if j > passes - 1 else H
+            self._forward(network, top)
+            self._backward(network, top)
             if experience is not None and j < _DAMPED_PASSES:
-                self._damp(experience, j, learn)
+                self._damp(experience, j, top, learn)
             else:
-                np.copyto(p.flat, self.q.flat)
-            self._forward(network)
+                for k in range(1, top):
+                    np.copyto(p[k], self.q[k])
+        self._forward(network, H)
         self._close(network)
-        if learn and experience is not None and 0 < passes <= _DAMPED_PASSES:
-            self._learn(experience, passes - 1, self.p)
+        if learn and experience is not None and 0 < n <= _DAMPED_PASSES:
+            self._learn(experience, n - 1, range(1, top), self.p)
+            if n > 1:
+                self._learn(experience, n - 2, range(top, H), self.p)
 
     def more_free(self, network: Network) -> None:
         """Make one more pass, from the pulls implied by the last one."""
         np.copyto(self.p.flat, self.q.flat)
         for k in range(1, self.energy.n_hidden):
             np.copyto(self._bias[k + 1], network.intercepts[k])
-        self._forward(network)
+        self._forward(network, self.energy.n_hidden)
         self._close(network)
 
     def free_gap_of_rows(self) -> Array:
@@ -171,53 +186,63 @@ class DifferencePhases:
             gap += 0.5 * w[k - 1] * row_products(self.p[k], self.p[k])
         return gap
 
-    def _forward(self, network: Network) -> None:
-        H, box = self.energy.n_hidden, self.energy.box
-        t, z, zero = self.t, self.z, self._zero
-        moved = self._one  # pulls and biases; the drive has its own
-        _add(self.p.flat, self._bias.flat, out=moved.flat)
-        box.clip(_add(self.drive, moved[1], out=t[1]), z[1], zero[1])
-        for k in range(2, H + 1):
-            a = _matmul(z[k - 1], network.coefs[k - 1], out=t[k])
-            box.clip(_add(a, moved[k], out=a), z[k], zero[k])
+    def _forward(self, network: Network, top: int) -> None:
+        """Compute the activations of the layers up to `top`."""
+        box, t, z, zero = self.energy.box, self.t, self.z, self._zero
+        _add(self.p.flat, self._bias.flat, out=t.flat)  # the first bias is the drive
+        box.clip(t[1], z[1], zero[1])
+        for k in range(2, top + 1):
+            made = _matmul(z[k - 1], network.coefs[k - 1], out=z[k])
+            box.clip(_add(t[k], made, out=t[k]), z[k], zero[k])
 
-    def _backward(self, network: Network) -> None:
-        """Compute the pulls q, each layer's from the new ones of the next layer."""
-        H, box = self.energy.n_hidden, self.energy.box
-        t, p, q = self.t, self.p, self.q
-        mu = _subtract(self.z[H], t[H], out=self._one[H])
-        for k in range(H - 1, 0, -1):
-            _matmul(mu, network.back[k], out=q[k])
-            if k == 1:
-                break
-            if box.low == 0.0:
-                mu = _subtract(p[k], t[k], out=self._one[k])  # -a
-                np.maximum(mu, q[k], out=mu)
-                floor = None
+    def _backward(self, network: Network, top: int) -> None:
+        """Compute the pulls q below layer `top`, whose own ones are known.
+
+        Each layer's are computed from the new ones of the next layer.
+        """
+        q = self.q
+        for k in range(top, 1, -1):
+            if k == self.energy.n_hidden:
+                mu = _subtract(self.z[k], self.t[k], out=self._one[k])
             else:
-                mu = self._one[k]
-                np.copyto(mu, q[k])
-                floor = box.low + p[k] - t[k] if box.low > -np.inf else None
-            ceiling = box.high + p[k] - t[k] if box.high < np.inf else None
-            between(mu, floor, ceiling, out=mu)
+                mu = self._multiplier(k)
+            _matmul(mu, network.back[k - 1], out=q[k - 1])
 
-    def _damp(self, experience: Experience, j: int, learn: bool) -> None:
-        """Move p to q + omega (q - p)."""
+    def _multiplier(self, k: int) -> Array:
+        """Clip the pulls q of a layer to the limits of its multipliers."""
+        box, p, q, t = self.energy.box, self.p[k], self.q[k], self.t[k]
+        mu: Array = self._one[k]
+        if box.low == 0.0:
+            np.maximum(_subtract(p, t, out=mu), q, out=mu)  # p - t = -a
+            floor = None
+        else:
+            np.copyto(mu, q)
+            floor = box.low + p - t if box.low > -np.inf else None
+        ceiling = box.high + p - t if box.high < np.inf else None
+        return between(mu, floor, ceiling, out=mu)
+
+    def _damp(self, experience: Experience, j: int, top: int, learn: bool) -> None:
+        """Move p to q + omega (q - p) below layer `top`."""
         if j == len(self._changes):
             sizes = self.energy.sizes[1:-1]
             self._changes.append(Block(self.n_rows, sizes, self.dtype))
-        p, change = self.p, self._changes[j]
+        p, change, layers = self.p, self._changes[j], range(1, top)
         _subtract(self.q.flat, p.flat, out=change.flat)
         if learn and j:
-            self._learn(experience, j - 1, change, -1.0)
-        for k in range(1, self.energy.n_hidden):
+            self._learn(experience, j - 1, layers, change, -1.0)
+        for k in layers:
             add_multiple(p[k], 1.0 + float(experience.omega[j, k]), change[k])
 
     def _learn(
-        self, experience: Experience, j: int, left: Block, sign: float = 1.0
+        self,
+        experience: Experience,
+        j: int,
+        layers: range,
+        left: Block,
+        sign: float = 1.0,
     ) -> None:
         """Improve the damping of a pass; `left` is `sign` times its final p - q."""
-        for k in range(1, self.energy.n_hidden):
+        for k in layers:
             change = self._changes[j][k]
             square = float(np.vdot(change, change))
             if square > 0.0:

@@ -9,8 +9,9 @@ PARAMETERS = """hidden_layer_sizes : int or array-like of int, default=(64,)
         :class:`sklearn_mm.losses.Loss` can be passed as well.
 
     huber_width : float, default=1.35
-        Error at which the Huber loss turns from quadratic to linear, in standard
-        deviations of the targets (for a classifier, in units of the class indicators).
+        Error at which the Huber loss turns from quadratic to linear, in robust
+        standard deviations of the targets (1.48 times the median absolute deviation;
+        for a classifier, in units of the class indicators).
 
     activation : {"relu", "hard_sigmoid", "hard_tanh", "identity"}, default="relu"
         Interval to which the activations of hidden units are confined: [0, inf),
@@ -148,7 +149,7 @@ PARAMETERS = """hidden_layer_sizes : int or array-like of int, default=(64,)
 
     chunk_size : int, default=None
         Number of rows whose activations are held in memory at a time, in full batches,
-        prediction and `bounds`. If None, it is 512.
+        prediction and `bounds`. If None, it is 256.
 
     n_jobs : int, default=None
         Number of workers that process chunks in parallel. ``None`` means 1 unless in a
@@ -232,7 +233,8 @@ NOTES = """Activations of the hidden layers have no closed form. They are inferr
     X may be larger than memory: a memory map, or any array with a shape, a dtype and
     slices of rows (HDF5, Zarr), is read chunk by chunk, and mini-batches are drawn from
     consecutive sections of the rows. The blocks of a Dask array are processed on the
-    workers that hold them, in full batches. Use `partial_fit` for streams. If training
+    workers that hold them, and predictions for it are Dask arrays, computed when they
+    are read. Use `partial_fit` for streams. If training
     is interrupted (Ctrl-C) after the first update, the result of the last completed
     update is kept.
 

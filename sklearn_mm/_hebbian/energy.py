@@ -59,7 +59,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import get_blas_funcs
 
 from sklearn_mm.losses import LOSSES, Loss
 
@@ -219,22 +218,6 @@ class Network:
         a: Array = z @ self.coefs[k]
         a += self.intercepts[k]
         return a
-
-
-_AXPY = {
-    np.dtype(dtype): get_blas_funcs("axpy", dtype=dtype)
-    for dtype in (np.float32, np.float64)
-}
-
-
-def add_multiple(y: Array, factor: float, x: Array, n: int | None = None) -> None:
-    """Add factor x to y in place, for the first n entries or all of them.
-
-    Both must be contiguous and of the same precision. BLAS needs one pass over memory
-    where NumPy needs two.
-    """
-    target, source = y.reshape(-1), x.reshape(-1)
-    _AXPY[y.dtype](source, target, n or len(target), factor)
 
 
 def row_products(a: Array, b: Array) -> Array:

@@ -24,7 +24,6 @@ from sklearn_mm._hebbian.difference import DifferencePhases, Experience
 from sklearn_mm._hebbian.energy import (
     Array,
     Energy,
-    add_multiple,
     row_products,
     unpack,
 )
@@ -38,6 +37,7 @@ from sklearn_mm._solver.roles import (
     Step,
     Trial,
 )
+from sklearn_mm._solver.vectors import add_multiple
 from sklearn_mm.criteria import Fixed
 
 # The damping is learnt in each of the first updates, and in one of eight later on.
@@ -49,6 +49,8 @@ _SPARE, _PATIENCE, _ASK_EVERY = 3000.0, 16, 4
 # Number of updates after which the norms of the matrices, which determine the method of
 # inference, are computed again.
 _LOOK_EVERY = 256
+# Numbers of rows that memory is kept for.
+_SPACES = 2
 # A gap that a pass does not halve, and that is smaller than this share of the bound, is
 # due to rounding.
 _ROUNDING = 1e-5
@@ -83,7 +85,7 @@ class MiniBatches:
     criterion: Any
     max_effort: int = 200
     experience: Experience | None = None
-    free_passes: int = 2
+    free_passes: float = 1.5  # a multiple of one half (`difference`)
     clamped_passes: int = 1
     n_updates: int = 0
     # Consecutive batches with passes to spare in the free and the clamped phase.
@@ -92,10 +94,13 @@ class MiniBatches:
     continuation: Continuation = field(
         default_factory=lambda: Continuation(Fixed(), effort=4.0, min_effort=2.0)
     )
-    workspace: Workspace | None = field(default=None, repr=False, compare=False)
+    # By number of rows: that of all batches, and that of the last one of an epoch.
+    spaces: dict[int, Workspace] = field(
+        default_factory=dict, repr=False, compare=False
+    )
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "workspace": None}
+        return {**self.__dict__, "spaces": {}}
 
     def __call__(
         self,
@@ -143,7 +148,7 @@ class MiniBatches:
         experience = self.experience if prescribed is None else None
         if experience is not None:
             free, clamped, kappa = (
-                self.free_passes,
+                min(self.free_passes, self.max_effort),
                 self.clamped_passes,
                 experience.kappa,
             )
@@ -151,7 +156,8 @@ class MiniBatches:
             assert prescribed is not None
             kappa, free = 1.0, min(round(prescribed), self.max_effort)
             clamped = clamped_passes(free)
-        free = free if deep else 0
+        if energy.n_hidden < 3:  # there are no halves
+            free = math.ceil(free) if deep else 0
         lesson = self.n_updates <= _FIRST_LESSONS or self.n_updates % _LESSON_EVERY == 0
         phases.free(network, free, experience, lesson)
         first = free, clamped
@@ -159,7 +165,7 @@ class MiniBatches:
         while True:
             phases.clamped(network, batch.Y, clamped, kappa)
             bounds, parts = self._bounds(problem, point, batch, space)
-            effort = float(max(free, clamped))
+            effort = float(max(math.ceil(free), clamped))
             trial = _trial(problem, point, None, bounds, effort, step)
             trial.latent = parts
             gap = parts[0] + parts[1]
@@ -187,9 +193,9 @@ class MiniBatches:
         network: Any,
         trial: Trial,
         parts: tuple[float, float],
-        free: int,
+        free: float,
         clamped: int,
-    ) -> tuple[int, int]:
+    ) -> tuple[float, int]:
         """More passes of the phase that causes most of the gap."""
         free_gap, clamped_gap = parts
         curved = trial.bounds.gap_curvature > trial.gap
@@ -212,18 +218,18 @@ class MiniBatches:
         self,
         trial: Trial,
         memory: Memory,
-        first: tuple[int, int],
-        made: tuple[int, int],
+        first: tuple[float, int],
+        made: tuple[float, int],
         parts: tuple[float, float],
     ) -> None:
         """Choose the number of passes for the next batch."""
         spared = self.spared
         if made[0] > first[0]:
-            self.free_passes, spared[0] = min(first[0] + 1, self.max_effort), 0
+            self.free_passes, spared[0] = min(first[0] + 0.5, self.max_effort), 0
         elif self.free_passes > 1 and self.n_updates % _ASK_EVERY == 0:
             spared[0] = spared[0] + 1 if self._would_do(trial, memory, parts) else 0
             if spared[0] >= _PATIENCE / _ASK_EVERY:
-                self.free_passes, spared[0] = self.free_passes - 1, 0
+                self.free_passes, spared[0] = self.free_passes - 0.5, 0
         if made[1] > first[1]:
             self.clamped_passes, spared[1] = min(first[1] + 1, self.max_effort), 0
         elif self.clamped_passes > 1:
@@ -235,26 +241,25 @@ class MiniBatches:
         self, trial: Trial, memory: Memory, parts: tuple[float, float]
     ) -> bool:
         """Whether a much larger free gap would satisfy the criterion."""
-        wider = trial.bounds.lower - 2.0 * _SPARE * parts[0]
         known = trial.bounds
+        wider = known.lower - 2.0 * _SPARE * parts[0]
         bounds = Bounds(known.upper, wider, known.gradient, known.gap_curvature)
-        return bool(
-            self.criterion.satisfied(
-                Trial(bounds, trial.effort, None, None, trial.proposal), memory
-            )
-        )
+        # Its own proposal, since the free gap does not change the gradient's error.
+        wide = Trial(bounds, trial.effort, None, trial.propose)
+        return bool(self.criterion.satisfied(wide, memory))
 
     def _space(self, problem: ContrastiveProblem, point: Point, n: int) -> Workspace:
-        space = self.workspace
+        space = self.spaces.get(n)
         if (
             space is None
-            or space.phases.n_rows != n
             or space.phases.energy is not problem.energy
             or space.phases.dtype != problem.dtype
         ):
+            if len(self.spaces) >= _SPACES:
+                self.spaces.clear()
             size = len(point.theta)
             space = Workspace.of(problem.energy, n, size, problem.dtype)
-            self.workspace = space
+            self.spaces[n] = space
         if self.experience is None:
             self.experience = Experience.none(problem.energy)
         return space

@@ -51,7 +51,7 @@ from sklearn_mm._solver.roles import Batch as Selection
 
 # Rows per chunk by default. Larger arrays are returned to the system after each chunk,
 # and allocating new pages takes as long as the computation.
-DEFAULT_CHUNK = 512
+DEFAULT_CHUNK = 256
 
 # If the weight of the first residuals exceeds this, single precision is not sufficient
 # for differences of phases, except in difference form.

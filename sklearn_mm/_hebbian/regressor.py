@@ -6,15 +6,17 @@ import numpy as np
 from sklearn.base import MultiOutputMixin, RegressorMixin, _fit_context
 from sklearn.metrics import r2_score
 from sklearn.utils.metaestimators import available_if
+from sklearn.utils.validation import check_is_fitted
 
 from sklearn_mm._estimator import keep_state_on_error
 from sklearn_mm._hebbian.base import BaseContrastiveHebbian
 from sklearn_mm._hebbian.documentation import ATTRIBUTES, NOTES, PARAMETERS
 from sklearn_mm._hebbian.settings import supports_partial_fit
+from sklearn_mm._hebbian.targets import mean_and_deviation, middle_and_spread
 from sklearn_mm._rows.sources import MappedRows, in_memory, is_dask
-from sklearn_mm._rows.statistics import moments_in_blocks, unit_weights
+from sklearn_mm._rows.statistics import unit_weights
 from sklearn_mm._rows.validation import validate_rows
-from sklearn_mm.losses import LogLoss
+from sklearn_mm.losses import Huber, LogLoss
 
 
 class ContrastiveHebbianRegressor(
@@ -33,10 +35,11 @@ class ContrastiveHebbianRegressor(
     {ATTRIBUTES}
 
     target_mean_ : ndarray of shape (n_outputs,)
-        Mean of the targets.
+        Mean of the targets; their median with the Huber loss.
 
     target_scale_ : ndarray of shape (n_outputs,)
-        Standard deviation of the targets, multiplied by the square root of the number
+        Standard deviation of the targets (with the Huber loss, 1.48 times the median
+        absolute deviation), multiplied by the square root of the number
         of outputs, so that the total variance in these units is one. The outputs of the
         network are in these units.
 
@@ -96,9 +99,14 @@ class ContrastiveHebbianRegressor(
         Returns
         -------
         y_pred : ndarray of shape (n_samples,) or (n_samples, n_outputs)
-            Predicted targets.
+            Predicted targets. A Dask array if X is one.
         """
-        outputs = self._outputs(X)
+        check_is_fitted(self)
+        shape = () if self._flat_targets else (self.n_outputs_,)
+        return self._map_outputs(self._targets_of, X, shape)
+
+    def _targets_of(self, outputs):
+        """Outputs in the units of the targets."""
         dtype = outputs.dtype
         with np.errstate(over="ignore", invalid="ignore"):
             outputs = outputs * self.target_scale_ + self.target_mean_
@@ -116,24 +124,11 @@ class ContrastiveHebbianRegressor(
         Y = y.reshape(y.shape[0], -1)
         if reset:
             self._flat_targets = y.ndim == 1
-        if reset and is_dask(y):
-            mean, spread = moments_in_blocks(X, y, weight)
-            self.target_mean_ = mean
-            self.target_scale_ = np.where(spread > 0, spread, 1.0) * np.sqrt(len(mean))
-        elif reset:
-            # Rows without weight may contain arbitrary values.
-            kept = weight > 0
-            rows, share = Y[kept].astype(np.float64, copy=False), weight[kept]
-            total = share.sum()
-            self.target_mean_ = mean = share @ rows / total
-            rows -= mean
-            # Divide by the largest first, so that squares neither overflow nor vanish.
-            size = np.maximum(rows.max(axis=0), -rows.min(axis=0))
-            constant = size <= 4.0 * np.finfo(float).eps * np.abs(mean)  # to rounding
-            size[constant] = 1.0
-            rows /= size
-            variance = share @ np.square(rows, out=rows) / total
-            scale = np.where(constant, 1.0, size * np.sqrt(variance))
+        if reset:
+            blocks = X if is_dask(y) else None
+            bounded = self.loss == "huber" or isinstance(self.loss, Huber)
+            moments = middle_and_spread if bounded else mean_and_deviation
+            self.target_mean_, scale = moments(Y, weight, blocks)
             # A total variance of one, whatever the number of outputs, so that the
             # meaning of `alpha` and the size of the weights do not depend on it.
             self.target_scale_ = scale * np.sqrt(Y.shape[1])

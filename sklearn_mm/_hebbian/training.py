@@ -77,7 +77,7 @@ class Trainer:
         return self.step, replace(
             self.inference,
             criterion=None,
-            workspace=None,
+            spaces={},
             continuation=replace(self.inference.continuation, criterion=Fixed()),
         )
 

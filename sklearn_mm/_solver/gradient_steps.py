@@ -27,6 +27,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from sklearn_mm._solver.roles import Array, Inferred, Moved, Proposal, Trial
+from sklearn_mm._solver.vectors import DecayingSum
 
 # Largest fraction of a step that is made with a gradient that does not satisfy the
 # criterion, and the gap, relative to the bound, that is due to rounding errors.
@@ -125,7 +126,7 @@ class _StochasticStep:
     power_t: float = 0.0  # the rate of update t is learning_rate / t**power_t
     n_updates: int = 0
     average: bool = False
-    mean_theta: Array | None = field(default=None, repr=False)
+    mean_theta: DecayingSum | None = field(default=None, repr=False)
     buffer: Array | None = field(default=None, repr=False)
 
     def propose(
@@ -161,19 +162,16 @@ class _StochasticStep:
 
     def averaged(self, theta: Array) -> Array:
         """The average, or theta itself where there is none."""
-        return theta if self.mean_theta is None else self.mean_theta
+        return theta if self.mean_theta is None else self.mean_theta.value
 
     def _take_in(self, theta: Array) -> None:
         if self.mean_theta is None:
-            self.mean_theta = theta.copy()
+            self.mean_theta = DecayingSum(theta.copy())
             return
         updates = _AVERAGE_SHARE * self.n_updates + 1.0
         length = min(updates, float(_LONGEST_AVERAGE))
         keep = (1.0 - 1.0 / length) ** _AVERAGE_EVERY
-        assert self.buffer is not None
-        change = np.subtract(theta, self.mean_theta, out=self.buffer)
-        change *= theta.dtype.type(1.0 - keep)
-        self.mean_theta += change
+        self.mean_theta.add(keep, theta, 1.0 - keep)
 
     def _direction(self, gradient: Array, rate: float) -> Array:
         """The change of theta, in memory that may be overwritten."""
@@ -203,31 +201,30 @@ class Adam(_StochasticStep):
     """Adam with the usual constants.
 
     Moments are kept without the factors ``1 - beta``, which go into the rate with the
-    corrections of the bias: two passes over all parameters fewer.
+    corrections of the bias.
     """
 
     beta_1: float = 0.9
     beta_2: float = 0.999
     epsilon: float = 1e-8
-    mean: Array | None = field(default=None, repr=False)
-    square: Array | None = field(default=None, repr=False)
+    mean: DecayingSum | None = field(default=None, repr=False)
+    square: DecayingSum | None = field(default=None, repr=False)
 
     def _direction(self, gradient: Array, rate: float) -> Array:
         buffer = self.buffer
         assert buffer is not None
         if self.mean is None or self.square is None:
-            self.mean, self.square = np.zeros_like(buffer), np.zeros_like(buffer)
-        mean, square = self.mean, self.square
+            self.mean, self.square = DecayingSum.like(buffer), DecayingSum.like(buffer)
+        mean, square, t = self.mean, self.square, self.n_updates
+        mean.add(self.beta_1, gradient)
+        square.add(self.beta_2, np.multiply(gradient, gradient, out=buffer))
+        # From the stored sums to moments without bias.
+        first = mean.factor * (1.0 - self.beta_1) / (1.0 - self.beta_1**t)
+        second = math.sqrt(square.factor * (1.0 - self.beta_2))
+        correction = math.sqrt(1.0 - self.beta_2**t)
         real = buffer.dtype.type
-        mean *= real(self.beta_1)
-        mean += gradient
-        square *= real(self.beta_2)
-        square += np.multiply(gradient, gradient, out=buffer)
-        t = self.n_updates
-        first = (1.0 - self.beta_1) / (1.0 - self.beta_1**t)
-        second = math.sqrt((1.0 - self.beta_2) / (1.0 - self.beta_2**t))
-        np.sqrt(square, out=buffer)
-        buffer += real(self.epsilon / math.sqrt(1.0 - self.beta_2))
-        np.divide(mean, buffer, out=buffer)
-        buffer *= real(-rate * first / second)
+        np.sqrt(square.stored, out=buffer)
+        buffer += real(self.epsilon / second)
+        np.divide(mean.stored, buffer, out=buffer)
+        buffer *= real(-rate * first * correction / second)
         return buffer

@@ -110,9 +110,8 @@ class EffortBisection:
             latest = _trial(problem, here, latent, bounds, effort, step)
             return latest
 
-        guess = math.sqrt(1.0 - self.contraction * (1.0 - self.effort**2))
         if prescribed is None:
-            trial = self._search(attempt, attempt(guess), memory)
+            trial = self._search(attempt, attempt(self.guess), memory)
             # A round of zero effort says nothing about the next one's.
             self.effort = trial.effort or self.effort
         else:
@@ -120,6 +119,11 @@ class EffortBisection:
         satisfied = self.criterion.satisfied(trial, memory)
         self.last = Inferred(trial, satisfied, float(n_trials), prescribed is not None)
         return self.last
+
+    @property
+    def guess(self) -> float:
+        """The effort that the next search begins with."""
+        return math.sqrt(1.0 - self.contraction * (1.0 - self.effort**2))
 
     def _again(
         self, problem: Any, point: Any, memory: Memory, step: Step, last: Inferred

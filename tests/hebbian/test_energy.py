@@ -11,7 +11,6 @@ from sklearn_mm._hebbian.energy import (
     BOXES,
     Energy,
     Network,
-    add_multiple,
     dual_point_of,
     evaluate,
     row_products,
@@ -232,16 +231,6 @@ def test_precision_of_passes():
     assert make_energy(1e-4).pass_dtype(np.float32) == np.float32  # w_0 = 1e12
     assert make_energy(0.9e-4).pass_dtype(np.float32) == np.float64
     assert make_energy(1e-4).pass_dtype(np.float64) == np.float64
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_add_multiple(dtype):
-    y, x = np.ones((3, 4), dtype), np.arange(12, dtype=dtype).reshape(3, 4)
-    add_multiple(y, 0.5, x)
-    assert_allclose(y, 1.0 + 0.5 * x)
-    add_multiple(y, -0.5, x, 5)
-    assert_allclose(y.ravel()[:5], 1.0)
-    assert_allclose(y.ravel()[5:], 1.0 + 0.5 * x.ravel()[5:])
 
 
 def test_unpack_gives_views_of_matrices_then_biases():

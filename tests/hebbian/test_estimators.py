@@ -516,3 +516,10 @@ def test_inputs_whose_squares_overflow_are_refused(batch_size):
     with pytest.raises(ValueError, match=r"is not finite.*Scale X"):
         model.fit(1e160 * X, y)
     assert not hasattr(model, "coefs_")
+
+
+def test_a_class_of_one_row_is_named(rng):
+    X, y = rng.normal(size=(41, 2)), np.repeat(["a", "b"], [40, 1])
+    model = ContrastiveHebbianClassifier(early_stopping=True)
+    with pytest.raises(ValueError, match=r"\['b'\] have only one row"):
+        model.fit(X, y)

@@ -304,3 +304,22 @@ def test_warnings_point_at_the_line_of_the_user():
             (6, 5), feedback=1.0, max_passes=1, max_iter=2, random_state=0
         ).fit(X, y)
     assert all(warning.filename == __file__ for warning in caught)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.05])
+def test_huber_loss_is_not_widened_by_gross_outliers(rng, share):
+    X = rng.normal(size=(500, 3))
+    truth = 3.0 * np.sin(X[:, 0]) + 2.0 * X[:, 1]
+    y = truth + 0.1 * rng.normal(size=500)
+    y[rng.random(500) < share] = 99_999.0
+    model = ContrastiveHebbianRegressor(loss="huber", random_state=0).fit(X, y)
+    assert np.median(np.abs(model.predict(X) - truth)) < 0.4
+    assert 1.5 < model.target_scale_[0] < 6.0
+
+
+def test_huber_loss_where_most_targets_are_equal(rng):
+    X = rng.normal(size=(200, 2))
+    y = np.where(X[:, 0] > 0.8, X[:, 0], 0.0)
+    model = ContrastiveHebbianRegressor(loss="huber", random_state=0).fit(X, y)
+    assert model.target_scale_ == pytest.approx(y.std())
+    assert model.score(X, y) > 0.7

@@ -80,6 +80,18 @@ def test_passes_that_do_not_contract_are_given_up():
     assert inferred.satisfied and inference.slow
 
 
+def test_memory_is_kept_for_the_last_batch_of_an_epoch_too():
+    problem, point = make()
+    inference, rows = MiniBatches(SufficientDescent()), batches()[0]
+    kept = []
+    for n in (len(rows), len(rows) - 3) * 2:
+        inference(problem, point, rows[:n], MEMORY, Adam(1e-3))
+        kept.append(inference.spaces[n])
+    assert kept[0] is kept[2] and kept[1] is kept[3]
+    inference(problem, point, rows[:2], MEMORY, Adam(1e-3))
+    assert len(inference.spaces) <= 2
+
+
 def test_experience_is_declared_state():
     problem, point = make()
     inference = MiniBatches(SufficientDescent())
@@ -88,7 +100,7 @@ def test_experience_is_declared_state():
     assert inference.experience is not None
     assert np.abs(inference.experience.omega).max() > 0
     revived = pickle.loads(pickle.dumps(inference))
-    assert revived.workspace is None
+    assert not revived.spaces
     copied = copy.deepcopy(inference)
     rows = batches()[0]
     results = [
