@@ -115,7 +115,10 @@ class Kernel:
         return _tuning_constant(self, d, efficiency)
 
     def efficiency(self, width: float, d: int = 1) -> float:
-        """Compute the Gaussian efficiency at a width; inverse of `tuning_constant`.
+        """Compute the Gaussian efficiency at a width.
+
+        This is the inverse of `tuning_constant`, except below the smallest width that
+        it returns, half of ``sqrt(d)``.
 
         Parameters
         ----------
@@ -368,9 +371,17 @@ def _tuning_constant(kernel: Kernel, d: int, efficiency: float) -> float:
     # practically quadratic. The lower limit is half of sqrt(d): some kernels are
     # efficient at any width if d is large (Huber's from d = 10, where even the spatial
     # median has 95%), but inliers should keep their weight nevertheless.
+    if not 0.0 < efficiency < 1.0:
+        raise ValueError(f"efficiency must be in (0, 1), got {efficiency!r}.")
     floor, ceiling = np.log(np.sqrt(d) / 2), np.log(50.0 * np.sqrt(d))
     if excess(floor) >= 0.0:
         return float(np.exp(floor))
+    if excess(ceiling) < 0.0:
+        raise ValueError(
+            f"The kernel {type(kernel).__name__} is less than {100 * efficiency:g}% "
+            "efficient under Gaussian noise even if it is 50 noise scales wide. Its "
+            "weight should be close to one for small residuals; otherwise, pass tuning."
+        )
     return float(np.exp(brentq(excess, floor, ceiling, xtol=1e-10)))
 
 

@@ -98,7 +98,7 @@ def robust_r2_score(
     y_pred: ArrayLike,
     *,
     sample_weight: ArrayLike | None = None,
-    multioutput: str | ArrayLike = "uniform_average",
+    multioutput: str = "uniform_average",
     scale: float | ArrayLike | None = None,
     kernel: str | Kernel = "smooth_truncated_quadratic",
     tuning: float | None = None,
@@ -254,6 +254,7 @@ cross_validate`. It supports `sample_weight` and multiple outputs.
     scale = _check_scale(_reference_scale(reference))
     resolved = get_kernel(kernel)
     _largest_loss(resolved)
+    _check_tuning(tuning)
     return make_scorer(
         bounded_loss,
         greater_is_better=False,
@@ -261,6 +262,11 @@ cross_validate`. It supports `sample_weight` and multiple outputs.
         kernel=resolved,
         tuning=tuning,
     )
+
+
+def _check_tuning(tuning: float | None) -> None:
+    if tuning is not None and not 0.0 < float(tuning) < np.inf:
+        raise ValueError(f"tuning must be positive and finite, got {tuning!r}.")
 
 
 _MULTIOUTPUT = ("raw_values", "uniform_average")
@@ -289,7 +295,13 @@ def _check(
 
 def _check_scale(scale: Any) -> Array:
     """Scales as a vector of positive, finite numbers."""
-    scales = np.atleast_1d(np.asarray(scale, dtype=np.float64))
+    try:
+        scales = np.atleast_1d(np.asarray(scale, dtype=np.float64))
+    except (TypeError, ValueError):
+        raise ValueError(
+            f"scale must be a positive number, an array of them, or a fitted model, "
+            f"got {scale!r}."
+        ) from None
     if scales.ndim > 1 or not (np.isfinite(scales).all() and (scales > 0).all()):
         raise ValueError(f"scale must be positive and finite, got {scale!r}.")
     return scales

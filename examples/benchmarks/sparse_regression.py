@@ -115,13 +115,17 @@ def main():
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--first-seed", type=int, default=900)
     parser.add_argument("--columns", type=int, nargs="+", default=[200, 1000])
+    parser.add_argument("--kinds", nargs="+", default=["vertical", "leverage"])
+    parser.add_argument("--shares", type=float, nargs="+", default=[0.0, 0.1, 0.3])
+    parser.add_argument("--methods", nargs="+", default=METHODS, choices=METHODS)
     parser.add_argument("--quick", action="store_true")
     args = parser.parse_args()
     seeds = range(args.first_seed, args.first_seed + (1 if args.quick else args.seeds))
-    columns, cells = args.columns, CELLS
+    cells = [each for each in CELLS if each[0] in args.kinds and each[1] in args.shares]
+    columns = args.columns
     if args.quick:
         columns, cells = [120], CELLS[1:2]
-    methods = METHODS[:3] if args.quick else METHODS
+    methods = METHODS[:3] if args.quick else args.methods
     _common.print_environment()
     path = _common.output_directory(args.output) / "sparse_regression.csv"
     heads = ("error", "(largest)", "found", "extra", "s search", "s fit")

@@ -27,20 +27,23 @@ _KERNEL_OF_LOSS = {
     "arctan": "kernel='geman_mcclure' is bounded like 'arctan'",
 }
 HINTS = {
-    "loss": "robust losses are called kernels, and f_scale is called tau",
-    "f_scale": "use tau instead",
+    "loss": "robust losses are called kernels, and f_scale is called {width}",
+    "f_scale": "use {width} instead",
     "method": "the only method is Levenberg-Marquardt; omit this argument",
     "tr_solver": "the linear solver depends on the type of the Jacobian; omit it",
     "tr_options": "the linear solver depends on the type of the Jacobian; omit it",
 }
 
 
-def refuse_options(function: str, options: dict[str, Any]) -> None:
-    """Raise a TypeError for unknown arguments, with a hint for those of scipy."""
+def refuse_options(function: str, options: dict[str, Any], width: str = "tau") -> None:
+    """Raise a TypeError for unknown arguments, with a hint for those of scipy.
+
+    `width` is the argument of the function that corresponds to `f_scale`.
+    """
     if not options:
         return
     name, value = next(iter(options.items()))
-    hint = HINTS.get(name, "")
+    hint = HINTS.get(name, "").format(width=width)
     if name == "loss":
         if isinstance(value, str) and value in _KERNEL_OF_LOSS:
             hint += f": {_KERNEL_OF_LOSS[value]}"
@@ -130,9 +133,12 @@ def checked_mask(name: str, mask: Any, size: int, what: str) -> Any:
         chosen = np.zeros(size, dtype=bool)
         chosen[values.astype(np.intp)] = True
     else:
+        got = f"dtype {values.dtype} and shape {values.shape}"
+        if values.ndim == 1 and np.issubdtype(values.dtype, np.integer):
+            got = f"indices from {values.min()} to {values.max()}"
         raise ValueError(
             f"{name} must be a mask of {size} booleans or an array of indices, one per "
-            f"{what}, got dtype {values.dtype} and shape {values.shape}."
+            f"{what}, got {got}."
         )
     return chosen if chosen.any() else None
 

@@ -10,7 +10,9 @@ which do not contain outliers, and to the residuals on either side of the widest
 since outliers that agree with each other are often on one side. Candidates are compared
 by the likelihood of their residuals under a normal core on a flat background. Its
 extent is the same for all: that of the residuals of the widest fit, but at least a few
-noise scales.
+noise scales. The residuals outside a core that is a majority may instead be near each
+other. Otherwise a cluster of outliers, which curves fit closer than the noise lets them
+fit the others, would be likelier than the majority.
 """
 
 from __future__ import annotations
@@ -42,6 +44,8 @@ _LEAST_SHARE = 0.3
 # A minority whose scale is below this fraction of that of a majority is one repeated
 # value, such as a code for missing data, which curves fit exactly.
 _MAJORITY, _MUCH_SMALLER = 0.5, 1e-3
+# Residuals of more than this many scales do not belong to the core.
+_OTHERS = 3.0
 # Subsets are drawn for up to this many parameters; their number, that of the residual
 # vectors in excess of what determines the parameters, and that of subsets refined. (At
 # 40% outliers one of 20 subsets of four is clean with 94%, at 30% with 99.6%.)
@@ -100,15 +104,16 @@ def fit_with_found_width(
         run = Run(problem, _SUBSET_NFEV, _SEARCH_TOLERANCES)
         # A fit to a few residuals may lead anywhere, even where fun cannot be
         # evaluated. Errors of fun in general are found by the other fits.
-        with np.errstate(all="ignore"):
-            try:
-                status, point, _ = run.minimize(point, EXACT_WEIGHTS)
-            except (ArithmeticError, ValueError):
-                return point, False
+        try:
+            status, point, _ = run.minimize(point, EXACT_WEIGHTS)
+        except (ArithmeticError, ValueError):
+            return point, False
         return point, status == INTERRUPTED
 
     n_free = start.theta.size if model.fixed is None else np.sum(~model.fixed)
-    found, interrupted = find_width(solve, solve_subset, model, start, int(n_free))
+    # Overflows of fun are only reported in the last fit.
+    with np.errstate(all="ignore"):
+        found, interrupted = find_width(solve, solve_subset, model, start, int(n_free))
     tau = constant * found.core.scale
     problem = make_problem(model, kernel, tau, start)
     run = Run(problem, max_nfev, *options)
@@ -246,14 +251,32 @@ def _likeliest(
 
 
 def _log_likelihood(candidate: Candidate, d: int, extent: float) -> float:
-    """Of a normal core on a background that is uniform in a ball."""
+    """Of a normal core on a background that is uniform in a ball.
+
+    If the core is a majority, the others may also be near each other.
+    """
     norms, core = _norms(candidate.point), candidate.core
     share = np.clip(core.share, 1e-3, 1.0 - 0.5 / len(norms))
     log_volume = d / 2 * np.log(np.pi) - gammaln(d / 2 + 1) + d * np.log(extent)
-    log_core = -np.square(norms / core.scale) / 2
-    log_core -= d * np.log(core.scale) + d / 2 * np.log(2.0 * np.pi)
-    terms = np.logaddexp(np.log(share) + log_core, np.log1p(-share) - log_volume)
-    return float(terms.sum())
+    log_core = np.log(share) + _log_normal(norms, core.scale, d)
+    log_other = np.log1p(-share) - log_volume
+    likelihood = float(np.logaddexp(log_core, log_other).sum())
+    others = candidate.point.residual[norms > _OTHERS * core.scale]
+    if core.share < _MAJORITY or len(others) < d + 2:
+        return likelihood
+    centre = others.mean(axis=0)
+    variance = np.square(others - centre).sum() / (d * (len(others) - 1))
+    distances = np.linalg.norm(candidate.point.residual - centre, axis=1)
+    # Not narrower than the core: what agrees exactly is a code for missing data.
+    log_near = _log_normal(distances, max(core.scale, float(np.sqrt(variance))), d)
+    log_mixed = np.log1p(-share) + np.logaddexp(-log_volume, log_near) - np.log(2.0)
+    near = float(np.logaddexp(log_core, log_mixed).sum())
+    return max(likelihood, near - (d + 1) / 2.0 * np.log(len(others)))
+
+
+def _log_normal(norms: Array, scale: float, d: int) -> Array:
+    log_density: Array = -np.square(norms / scale) / 2
+    return log_density - d * np.log(scale) - d / 2 * np.log(2.0 * np.pi)
 
 
 def _norms(point: Any) -> Array:

@@ -20,6 +20,7 @@ from sklearn.utils._param_validation import (
 
 from sklearn_mm._robust.arguments import HINTS, refuse_options
 from sklearn_mm._robust.least_squares import robust_least_squares
+from sklearn_mm._robust.run import INTERRUPTED
 from sklearn_mm._rows.validation import check_size
 from sklearn_mm.kernels import KERNELS, get_kernel
 
@@ -186,7 +187,8 @@ def robust_curve_fit(
             "robust_curve_fit() got an unexpected keyword argument 'tau'. Pass scale, "
             "the standard deviation of the noise, which determines the width."
         )
-    refuse_options("robust_curve_fit", {k: v for k, v in kwargs.items() if k in HINTS})
+    unknown = {k: v for k, v in kwargs.items() if k in HINTS}
+    refuse_options("robust_curve_fit", unknown, width="scale")
     p0 = _start(f, p0, bounds)
     if check_finite is None:
         check_finite = nan_policy is None
@@ -215,11 +217,17 @@ def robust_curve_fit(
         # scale does, and its end is a second start.
         search = fit(p0, tau="auto")
         nfev += search.nfev
-        if search.success:  # unless the user has interrupted it
+        if search.status == INTERRUPTED:
+            result = search
+        elif search.success:
             other = fit(search.x, tau=tau)
             nfev += other.nfev
-            if other.success and other.cost < result.cost:
+            better = other.success and other.cost < result.cost
+            if better or other.status == INTERRUPTED:
                 result = other
+    if result.status == INTERRUPTED:
+        # Not an error of the fit, for which callers may have an alternative.
+        raise KeyboardInterrupt
     if not result.success:
         raise RuntimeError(f"Optimal parameters not found: {result.message}")
     pcov = result.covariance(absolute=absolute_sigma)

@@ -41,6 +41,9 @@ from sklearn_mm.kernels import Kernel, gaussian_moments
 MAX_COLUMNS = 1_000
 # Total weights below this fraction of a row would make leverages overflow.
 _LEAST_WEIGHT = 1e-50
+# Part of a row's square in undetermined directions beyond which its mean is not
+# determined either.
+_OPEN = 1e-10
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,9 @@ class Inference:
         The covariance of theta for each output, if available.
     distance : ndarray of shape (q, q) or None
         (X'WX + P)^-1 in standardised columns, for leverages.
+    n_open : int
+        Number of training rows whose mean is not determined by the rows that have
+        weight.
     reason : str
         Why the covariance is not available, or not sufficient for intervals.
     """
@@ -71,6 +77,7 @@ class Inference:
     robust_r2: Array
     parts: tuple[Covariance, ...] | None = None
     distance: Array | None = None
+    n_open: int = 0
     reason: str = ""
 
     @property
@@ -102,15 +109,18 @@ class Inference:
         return t_quantile(level, self.freedom)
 
     def variance_of_mean(self, rows: Rows) -> Array:
-        """Variance of predicted means, (n_rows, n_outputs)."""
+        """Variance of predicted means, (n_rows, n_outputs).
+
+        It is infinite where the data do not determine the mean.
+        """
         assert self.parts is not None
         columns = []
         for unit, part in zip(self.unit, self.parts, strict=True):
             if not np.isfinite(part.matrix).all():
                 columns.append(np.full(rows.n_rows, np.inf))
                 continue
-            args = (self.frame, unit * part.matrix)
-            columns.append(rows.values(quadratic_forms, args=args))
+            args = (self.frame, unit * part.matrix, _projector(part))
+            columns.append(rows.values(_variances, args=args))
         # Of NumPy or Dask arrays.
         stacked: Array = np.stack(columns, axis=-1)
         return stacked
@@ -130,6 +140,7 @@ def infer(
     tuning: float,
     cov_type: str,
     memory: Column | None,
+    estimated: bool,
 ) -> Inference:
     """Compute the covariance and the robust R² at the end of a fit.
 
@@ -145,6 +156,8 @@ def infer(
         Kind of covariance.
     memory : Column or None
         Memory for weights.
+    estimated : bool
+        Whether the scale was estimated.
     """
     model, kernel = problem.model, problem.kernel
     q, d = model.shape
@@ -170,7 +183,13 @@ def infer(
         leverage = _leverage(model, distance) if cov_type == "HC3" else None
         for k in range(d):
             moments = PsiMoments.of_sums(
-                sums[:5, k], scaling.total, kernel, width, d, scaling.weight
+                sums[:5, k],
+                scaling.total,
+                kernel,
+                width,
+                d,
+                scaling.weight,
+                estimated,
             )
             if leverage is None:
                 part = nonrobust_covariance(gram, moments, ridge)
@@ -184,7 +203,17 @@ def infer(
         unit = np.square(scaling.spread) / scaling.weight
         n_rows = scaling.weight * scaling.total
     known = tuple(parts) if parts else None
-    return Inference(model.frame, unit, n_rows, r2, known, distance, reason)
+    n_open = _n_undetermined(model, parts)
+    return Inference(model.frame, unit, n_rows, r2, known, distance, n_open, reason)
+
+
+def _n_undetermined(model: LinearResidual, parts: list[Covariance]) -> int:
+    """Number of rows whose mean is not determined for one of the outputs."""
+    open_ = [P for part in parts if (P := _projector(part)) is not None]
+    numbers = [
+        int(model.rows.sum(_count_undetermined, args=(model.frame, P))) for P in open_
+    ]
+    return max(numbers, default=0)
 
 
 def _leverage(model: LinearResidual, distance: Array) -> Column:
@@ -231,6 +260,14 @@ def _to_users(frame: Frame) -> Array:
     if frame.fit_intercept:
         A[-1, :-1] = -frame.mean / frame.scale
     return A
+
+
+def _projector(part: Covariance) -> Array | None:
+    """Projection of standardised rows onto directions that are not determined."""
+    if not part.null_space.shape[1]:
+        return None
+    basis, _ = np.linalg.qr(part.null_space)
+    return basis @ basis.T
 
 
 def _moved(A: Array, part: Covariance) -> Array:
@@ -294,6 +331,22 @@ def _bends(
     influence = Influence.of(residual, kernel, tau)
     bend = np.maximum(influence.weight - influence.slope[:, output], 0.0)
     return np.multiply(sample_weight, bend, out=out)
+
+
+def _variances(X: Any, frame: Frame, matrix: Array, P: Array | None) -> Array:
+    variance = quadratic_forms(X, frame, matrix)
+    if P is not None:
+        variance[_undetermined_rows(X, frame, P)] = np.inf
+    return variance
+
+
+def _count_undetermined(X: Any, frame: Frame, P: Array) -> int:
+    return int(np.sum(_undetermined_rows(X, frame, P)))
+
+
+def _undetermined_rows(X: Any, frame: Frame, P: Array) -> Any:
+    part = quadratic_forms(X, frame, P)
+    return part > _OPEN * quadratic_forms(X, frame, np.eye(len(P)))
 
 
 def quadratic_forms(

@@ -33,14 +33,13 @@ class InferenceMixin:
     The estimator must have the parameters and fitted attributes below.
     """
 
-    fit_intercept: bool
     chunk_size: int | None
     n_jobs: int | None
     coef_: Any
     intercept_: Any
     scale_: Any
     _inference: Inference
-    _kernel: Callable[[int], tuple[Kernel, float]]  # and its width in noise scales
+    _fitted_kernel: tuple[Kernel, float]  # and its width in noise scales
 
     def conf_int(self, level: float = 0.95) -> Array:
         """Compute confidence intervals of the coefficients.
@@ -100,7 +99,8 @@ class InferenceMixin:
         Returns
         -------
         intervals : ndarray of shape (n_samples, 2) or (n_samples, n_outputs, 2)
-            Lower and upper limits. A Dask array if X is one.
+            Lower and upper limits. Infinite where the data do not determine the mean.
+            A Dask array if X is one.
 
         Notes
         -----
@@ -205,7 +205,7 @@ class InferenceMixin:
         array([1., 0.])
         """
         check_is_fitted(self)
-        kernel = self._kernel(np.size(self.scale_))
+        kernel = self._fitted_kernel
         return self._of_new_residuals(X, y, np.float64, _confidence, *kernel)
 
     def inlier_mask(self, X: Any, y: Any) -> Any:
@@ -280,7 +280,7 @@ class InferenceMixin:
     def _plane(self) -> Array:
         """Coefficients, then the intercept if there is one, (n_outputs, q)."""
         coef = np.atleast_2d(self.coef_).astype(np.float64)
-        if not self.fit_intercept:
+        if not self._inference.frame.fit_intercept:
             return coef
         return np.column_stack([coef, np.atleast_1d(self.intercept_)])
 
@@ -329,7 +329,7 @@ class InferenceMixin:
         """
         residual = residual.reshape(len(residual), -1)
         d = residual.shape[1]
-        weights = _confidence(residual / self.scale_, *self._kernel(d))
+        weights = _confidence(residual / self.scale_, *self._fitted_kernel)
         unit = self.scale_ if d == 1 else 1.0
         return weights, inlier_scales(d) * unit
 

@@ -125,10 +125,10 @@ class LinearResidual:
         units = (self.centre, self.spread)
         if theta.any():
             args = (*self.frame.unpack(theta), *units)
-            residual = self.rows.fill(out, residuals, self.y, args=args)
-        else:  # X need not be read
+            residual = self.rows.keep(self.rows.fill(out, residuals, self.y, args=args))
+        else:  # X need not be read, and it takes little to compute them again
             residual = self.rows.beside.fill(out, targets, self.y, args=units)
-        return LinearPoint(theta, self.rows.keep(residual), self.penalty(theta))
+        return LinearPoint(theta, residual, self.penalty(theta))
 
     def moved(self, point: LinearPoint, theta: Array, change: Column) -> LinearPoint:
         """The point of a theta where residuals differ by a known change.

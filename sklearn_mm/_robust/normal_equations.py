@@ -25,13 +25,24 @@ _MAX_GRAM = 2_000
 _CG_TOLERANCE = 1e-8
 
 
+def forms_gram(model: LinearResidual) -> bool:
+    """Whether `solve` adds up the normal equations."""
+    return not (model.l1 or (model.is_sparse and model.shape[0] > _MAX_GRAM))
+
+
 def solve(
-    model: LinearResidual, point: LinearPoint, weights: Column
+    model: LinearResidual,
+    point: LinearPoint,
+    weights: Column,
+    found: tuple[Array, Array] | None = None,
 ) -> tuple[Array, Array, SymmetricFactor | None]:
-    """The change of theta that minimises the bound, G, and a factor of H."""
-    if model.is_sparse and model.shape[0] > _MAX_GRAM:
+    """The change of theta that minimises the bound, G, and a factor of H.
+
+    `found` are the normal equations, if they have been added up already.
+    """
+    if not forms_gram(model):
         return *_conjugate_gradients(model, point, weights), None
-    H, G = model.normal_equations(point.residual, weights)
+    H, G = model.normal_equations(point.residual, weights) if found is None else found
     H.flat[:: len(H) + 1] += model.ridge  # the diagonal
     G = model.right_side(point.theta, G)
     factor = SymmetricFactor(H)

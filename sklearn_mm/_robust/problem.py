@@ -55,6 +55,7 @@ class Confidence:
     objective: float = np.nan  # J
     upper: float = np.nan
     ahead: Iterator[Any] | None = None  # sums for the step, if they were asked for
+    foreseen: float = np.nan  # another effort; its bound comes first in `ahead`
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,9 @@ class HalfQuadraticProblem:
         Sums that the step needs at a point for a latent. They are asked for together
         with the bounds, which saves a cluster a round trip. Only useful where the first
         effort that is tried is the one that is used.
+    foreseen : tuple of float or None, default=None
+        The effort of the first bounds of a run, and the one that is tried next. Only
+        there are bounds, and sums of the step, computed ahead.
     """
 
     model: Any
@@ -83,6 +87,7 @@ class HalfQuadraticProblem:
     tau: Any
     sample_weight: Column
     ahead: Callable[[Any, Any, Confidence], Iterable[SumOver]] | None = None
+    foreseen: tuple[float, float] | None = None
 
     def at(self, theta: Array) -> Any:
         """Residuals at theta."""
@@ -100,26 +105,46 @@ class HalfQuadraticProblem:
         J is computed once at a point: latents of other efforts there contain it.
         """
         known = latent.objective == latent.objective  # not nan
-        wanted = (not known, effort != 1.0)
-        objective, upper = latent.objective, np.nan
-        ahead = latent.ahead if effort == latent.effort else None
-        if any(wanted):
-            columns = (point.residual, self.sample_weight)
-            args = (self.kernel, self.tau, effort, *wanted)
-            bounds = SumOver(_bounds, columns, args, False)
+        objective, upper, following = latent.objective, np.nan, np.nan
+        ahead = None
+        if effort == latent.foreseen:
+            ahead = latent.ahead
+            assert ahead is not None
+            upper = float(next(ahead)[1]) + point.penalty
+        elif not known or effort != 1.0:
+            if not known and self.foreseen is not None and effort == self.foreseen[0]:
+                following = self.foreseen[1]
+            bounds = self._bounds(point, effort, not known)
             rows = self.rows if self.ahead is None else self.model.rows
-            found = rows.sums(chain([bounds], self._ahead(point, effort)))
+            found = rows.sums(chain([bounds], self._ahead(point, effort, following)))
             sums = next(found)
             if not known:
                 objective = float(sums[0]) + point.penalty
             upper = float(sums[1]) + point.penalty
-            ahead = found if self.ahead is not None else None
+            if self.ahead is not None and (self.foreseen is None or following > 0.0):
+                ahead = found
+        elif effort == latent.effort:
+            ahead = latent.ahead
         if effort == 1.0:  # exact weights: psi is the minimum over u
-            return Confidence(effort, objective, objective, ahead)
+            upper = objective
         # max(): for sigma close to 1, the two agree up to rounding.
-        return Confidence(effort, objective, max(upper, objective), ahead)
+        upper = max(upper, objective)
+        return Confidence(effort, objective, upper, ahead, following)
 
-    def _ahead(self, point: ResidualPoint, effort: float) -> Iterable[SumOver]:
+    def _bounds(self, point: ResidualPoint, effort: float, loss: bool) -> SumOver:
+        columns = (point.residual, self.sample_weight)
+        args = (self.kernel, self.tau, effort, loss, effort != 1.0)
+        return SumOver(_bounds, columns, args, False)
+
+    def _ahead(
+        self, point: ResidualPoint, effort: float, following: float
+    ) -> Iterable[SumOver]:
+        """Sums that will be needed after the bounds of an effort."""
+        if following == following:  # not nan
+            yield self._bounds(point, following, False)
+            effort = following
+        elif self.foreseen is not None:
+            return
         if self.ahead is not None:
             yield from self.ahead(self, point, Confidence(effort))
 

@@ -31,15 +31,18 @@ from sklearn_mm._robust.inference import infer
 from sklearn_mm._robust.inference_mixin import InferenceMixin
 from sklearn_mm._robust.init import Plane, given_start, supported_effort
 from sklearn_mm._robust.linear import LinearPoint, LinearResidual
+from sklearn_mm._robust.normal_equations import forms_gram
 from sklearn_mm._robust.problem import HalfQuadraticProblem
 from sklearn_mm._robust.reweighting import ReweightedLeastSquares, Workspace
 from sklearn_mm._robust.scaling import Scaling
 from sklearn_mm._robust.start.decision import Start, robust_start
-from sklearn_mm._robust.verdict import warn_of_data
+from sklearn_mm._robust.start.search import Verdict
+from sklearn_mm._robust.verdict import warn_of_data, warn_of_open_directions
 from sklearn_mm._rows.statistics import unit_weights
 from sklearn_mm._rows.table import Rows
 from sklearn_mm._rows.validation import check_size, validate_rows
 from sklearn_mm._solver.history import History
+from sklearn_mm._solver.inference import EffortBisection
 from sklearn_mm._solver.loop import Result
 from sklearn_mm._solver.roles import Array
 from sklearn_mm._solver.stages import Stage, run_stages
@@ -105,7 +108,7 @@ class HalfQuadraticRobustRegressor(
         of the paper, joint optimisation of coefficients and weights, is available as
         ``robust_least_squares(..., criterion="joint")``.
 
-    scale : "auto" or float, default="auto"
+    scale : "auto", float or array-like of shape (n_outputs,), default="auto"
         Standard deviation of the noise of the inliers (per output), positive. If
         "auto", it is estimated from the data.
 
@@ -282,8 +285,8 @@ class HalfQuadraticRobustRegressor(
     X, y and `sample_weight` may be Dask arrays, or X a Dask data frame and y one of its
     columns. Computations take place on the workers that hold the blocks of X, and only
     sums are transferred. `weights_` and `inlier_mask_` are then Dask arrays, which are
-    omitted when the model is pickled. Persist X and y first if they fit in the memory
-    of the workers.
+    computed when they are read, and omitted when the model is pickled or copied.
+    Persist X and y first if they fit in the memory of the workers.
 
     References
     ----------
@@ -313,7 +316,11 @@ class HalfQuadraticRobustRegressor(
             HasMethods(["loss", "weight", "penalty", "upper_bound", "tuning_constant"]),
         ],
         "criterion": criterion_options(*CRITERIA),
-        "scale": [StrOptions({"auto"}), Interval(Real, 0, None, closed="neither")],
+        "scale": [
+            StrOptions({"auto"}),
+            Interval(Real, 0, None, closed="neither"),
+            "array-like",
+        ],
         "tuning": [None, Interval(Real, 0, None, closed="neither")],
         "alpha": [Interval(Real, 0, None, closed="left")],
         "l1_ratio": [Interval(Real, 0, 1, closed="both")],
@@ -445,9 +452,12 @@ class HalfQuadraticRobustRegressor(
         warn_unless_converged(self, result.status)
         self.__dict__.update(scaling.plane(result.point.theta))
         self.scale_ = self._fitted_scale(start.scale * scaling.spread)
-        self._record_inference(
-            infer(problem, result.point, scaling, tuning, self.cov_type, memory.weights)
-        )
+        options = (tuning, self.cov_type, memory.weights, scale is None)
+        inference = infer(problem, result.point, scaling, *options)
+        if inference.n_open and Verdict.NARROW not in start.verdict:
+            warn_of_open_directions(inference.n_open)
+        self._fitted_kernel = kernel, tuning
+        self._record_inference(inference)
         self._record_rows(problem, result.point, tuning, memory.weights)
         self.history_ = history.to_bunch(unit)
         self.n_iter_ = len(history)
@@ -513,13 +523,20 @@ class HalfQuadraticRobustRegressor(
         """The noise scale in the solver's units, or None if it has to be estimated."""
         if isinstance(self.scale, str):
             return None
-        check_size("scale", self.scale)
-        return float(self.scale) / scaling.spread
+        scale = np.asarray(self.scale, dtype=np.float64)
+        if scale.shape not in ((), scaling.spread.shape):
+            raise ValueError(
+                f"scale must be a number or have the shape {scaling.spread.shape} of "
+                f"the outputs, got an array of shape {scale.shape}."
+            )
+        for value in scale.ravel():
+            check_size("scale", value)
+        return scale / scaling.spread
 
     def _fitted_scale(self, scale: Array) -> Any:
         """`scale_`: a number, or an array if there are several outputs."""
         if not isinstance(self.scale, str):
-            scale = np.full(len(scale), float(self.scale))
+            scale = np.broadcast_to(np.asarray(self.scale, float), len(scale)).copy()
         return scale if len(scale) > 1 else float(scale[0])
 
     def _first_effort(
@@ -547,7 +564,12 @@ class HalfQuadraticRobustRegressor(
         step = ReweightedLeastSquares(False, _RESOLUTION, memory)
         tol = max(self.tol, _HANDOVER)
         effort = self._first_effort(problem, point, previous)
-        first = Stage(problem, criterion, step, tol, effort, monitor)
+        ahead = problem
+        if forms_gram(problem.model):  # otherwise, the step itself visits the rows
+            # The first search nearly always accepts its first guess.
+            foreseen = effort, EffortBisection(criterion, effort=effort).guess
+            ahead = replace(problem, ahead=step.wanted, foreseen=foreseen)
+        first = Stage(ahead, criterion, step, tol, effort, monitor)
         # The criterion is not needed again because its certificate is tight here.
         step = ReweightedLeastSquares(True, _RESOLUTION, memory)
         problem = replace(problem, ahead=step.wanted)  # no other effort will be tried

@@ -71,9 +71,10 @@ class RobustLeastSquaresResult(OptimizeResult):
         quadratic kernel, it is that of :func:`scipy.optimize.curve_fit`. Bounds are not
         taken into account.
 
-        If the Jacobian does not have full rank, as in bundle adjustment without a fixed
-        frame of reference, a warning is raised, and the result is a pseudo-inverse,
-        which ignores what is not determined.
+        If the Jacobian does not have full rank, a warning is raised. The covariance of
+        parameters that are not determined is infinite. With a `structure`, as in bundle
+        adjustment without a fixed frame of reference, the result is a pseudo-inverse
+        instead, which ignores what is not determined.
         """
         fit, weights = self._fit, self.weights
         residual = self.fun.reshape(-1, fit.residual_dim)
@@ -82,17 +83,24 @@ class RobustLeastSquaresResult(OptimizeResult):
             (A, B), right = self.jac, root[:, None] * residual
             system = SchurSystem(SchurPlan(fit.structure), A, B, right, root)
             *blocks, open_ = system.inverse_blocks()
+            rank = int(np.sum(~self.fixed))
         else:
             matrix, null_space = self._inverse(np.repeat(root, fit.residual_dim))
             blocks, open_ = [matrix], undetermined(null_space)
+            rank = len(matrix) - null_space.shape[1]
         free = ~self.fixed
         open_ = open_ & free[: len(open_)]
         if np.any(open_):
             names = np.flatnonzero(open_)
             warn_user(
                 "The Jacobian at the solution does not have full rank: the data do not "
-                f"determine all of the parameters {_listed(names)}. Their covariance "
-                "ignores what is not determined. Fix some of them to obtain the others."
+                f"determine all of the parameters {_listed(names)}. "
+                + (
+                    "Their covariance is infinite. "
+                    if fit.structure is None
+                    else "Their covariance ignores what is not determined. "
+                )
+                + "Fix some of them to obtain the others."
             )
         moments = psi_moments(
             fit.kernel, residual, fit.tau, base_kernel=fit.base_kernel
@@ -103,7 +111,7 @@ class RobustLeastSquaresResult(OptimizeResult):
             lost = fit.base_kernel.efficiency(width, fit.residual_dim)
             factor = moments.weight / lost
         else:
-            factor = moments.factor(int(free.sum()))
+            factor = moments.factor(rank)
         if not np.isfinite(factor):
             warn_user(
                 f"There are {moments.count:g} residuals of positive weight for "
@@ -113,6 +121,8 @@ class RobustLeastSquaresResult(OptimizeResult):
             blocks = [np.abs(block) for block in blocks]
         with np.errstate(invalid="ignore"):
             blocks = [np.where(block == 0.0, 0.0, factor * block) for block in blocks]
+        if fit.structure is None:
+            blocks[0][np.ix_(open_, free)] = blocks[0][np.ix_(free, open_)] = np.inf
         return blocks[0] if fit.structure is None else tuple(blocks)
 
     def _inverse(self, root: Array) -> tuple[Array, Any]:

@@ -18,7 +18,7 @@ import numpy as np
 
 from sklearn_mm._robust.elastic_net import minimize_bound
 from sklearn_mm._robust.linear import LinearPoint, LinearResidual, products
-from sklearn_mm._robust.normal_equations import SymmetricFactor, solve
+from sklearn_mm._robust.normal_equations import SymmetricFactor, forms_gram, solve
 from sklearn_mm._robust.problem import Confidence, HalfQuadraticProblem, squared_norms
 from sklearn_mm._rows.table import Column, SumOver
 from sklearn_mm._solver.roles import Array, Inferred, Moved, Proposal, Trial
@@ -102,11 +102,14 @@ class ReweightedLeastSquares:
         if latest is not None and latest.moved is not None:
             state.spare, latest.moved = latest.moved, None
         state.latest = None
-        if gram is not None and _is_close(*next(sums)):
+        found = None
+        if gram is None and forms_gram(model):
+            found = next(sums)
+        elif gram is not None and _is_close(*next(sums)):
             G = model.right_side(point.theta, model.centred(*next(sums)))
             state.latest = self._line_search(model, point, G, relaxation, gram)
         if state.latest is None:
-            state.latest = self._solve(model, point, relaxation)
+            state.latest = self._solve(model, point, relaxation, found)
         return state.latest
 
     def wanted(
@@ -122,6 +125,8 @@ class ReweightedLeastSquares:
                 SumOver(_drift, (weights, state.gram.weights), (), False),
                 SumOver(products, (weights, point.residual)),
             ]
+        elif forms_gram(problem.model):
+            wanted.append(problem.model.normal_sums(point.residual, weights))
         return wanted
 
     def take(
@@ -147,14 +152,18 @@ class ReweightedLeastSquares:
         return Moved(new, change, info={"decrease": proposal.decrease})
 
     def _solve(
-        self, model: LinearResidual, point: LinearPoint, relaxation: float
+        self,
+        model: LinearResidual,
+        point: LinearPoint,
+        relaxation: float,
+        found: tuple[Array, Array] | None,
     ) -> Reweighted:
-        """The minimiser itself."""
+        """The minimiser itself; `found` are the normal equations, if they are known."""
         weights = self.state.weights
         if model.l1:
             theta, decrease = minimize_bound(model, point, weights)
             return Reweighted(decrease, theta)
-        delta, G, factor = solve(model, point, weights)
+        delta, G, factor = solve(model, point, weights, found)
         n, q = model.rows.n_rows, model.shape[0]
         if factor is not None and (n > _KEEP_ROWS or n * q > _KEEP_ENTRIES):
             self._keep(model, weights, factor, float(np.sum(delta * G)))

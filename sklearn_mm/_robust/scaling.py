@@ -25,7 +25,7 @@ from sklearn_mm._robust.linear import (
     cache_blocks,
     columns_times,
 )
-from sklearn_mm._rows.ranks import first_counts, median
+from sklearn_mm._rows.ranks import first_counts, median, median_and_spread
 from sklearn_mm._rows.statistics import weighted_median
 from sklearn_mm._rows.table import Column, Rows, SumOver
 from sklearn_mm._rows.validation import check_size
@@ -160,11 +160,18 @@ def _placed_units(
     d = _width(y)
     centre, spread = np.zeros(d), np.ones(d)
     for k, found in enumerate(counted):
+        both, middle = None, None
         if fit_intercept:
-            centre[k] = median(rows, _output, y, sample_weight, (k,), found)
+            columns = (y, sample_weight, (k,), found)
+            both = median_and_spread(rows, _output, *columns)
+            if both is not None:
+                centre[k], middle = both
+            else:
+                centre[k] = median(rows, _output, *columns)
             found = None
         args = (k, centre[k])
-        middle = median(rows, _distance, y, sample_weight, args, found)
+        if middle is None:
+            middle = median(rows, _distance, y, sample_weight, args, found)
         if not middle > 0:
             middle = max(rows.beside.map(_largest, y, sample_weight, args=args))
         spread[k] = middle if middle > 0 else 1.0

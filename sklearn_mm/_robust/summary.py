@@ -17,12 +17,13 @@ _PENALISED = (
     "and intervals are not available."
 )
 _FEW_ROWS = (
-    "There are not more rows of positive weight than coefficients. The noise scale, "
-    "and therefore the standard errors, cannot be estimated."
+    "There are not more rows of positive weight than coefficients (sample weights "
+    "count as numbers of rows). The noise scale, and therefore the standard errors, "
+    "cannot be estimated."
 )
 _OPEN = (
-    "The data do not determine all coefficients (collinear or constant columns). Those "
-    "without standard errors are not unique."
+    "The rows that have weight do not determine all coefficients (columns are "
+    "collinear or constant there). Those without standard errors are not unique."
 )
 
 
@@ -81,10 +82,15 @@ class RobustSummary:
         names = getattr(model, "feature_names_in_", None)
         if names is None:
             names = [f"x{j}" for j in range(model.n_features_in_)]
-        names = [*map(str, names), *(["intercept"] if model.fit_intercept else [])]
+        names = [
+            *map(str, names),
+            *(["intercept"] if inference.frame.fit_intercept else []),
+        ]
         columns, notes = {"estimate": plane}, []
         if inference.parts is None:
             notes.append(inference.reason)
+        elif np.all(inference.freedom <= 0.0):
+            notes.append(_FEW_ROWS)
         else:
             error = inference.standard_errors()
             columns["std_error"] = error
@@ -208,11 +214,12 @@ def _facts(model: Any, inference: Inference, level: float) -> list[tuple[str, st
     upper, lower = (
         float(model.history_[name][-1]) for name in ("upper_bound", "lower_bound")
     )
+    kernel, _ = model._fitted_kernel
     facts = [
         ("Rows", rows),
         ("Noise scale", _list(model.scale_)),
         ("Robust R²", _r2(inference)),
-        ("Kernel", _name(model.kernel)),
+        ("Kernel", kernel.name or type(kernel).__name__),
         ("Criterion", f"{_name(model.criterion)}, {model.n_iter_} iterations"),
         ("Certificate", f"objective in [{lower:.6g}, {upper:.6g}]"),
     ]
@@ -223,7 +230,7 @@ def _facts(model: Any, inference: Inference, level: float) -> list[tuple[str, st
                 f"{model.cov_type}, {_list(inference.freedom)} degrees of freedom",
             )
         )
-        if not inference.reason:
+        if not inference.reason and np.any(inference.freedom > 0.0):
             facts.append(("Intervals", f"{100 * level:g} %"))
     return facts
 

@@ -35,9 +35,25 @@ def warn_of_data(start: Start, shape: tuple[int, int], penalised: bool) -> None:
             "others may follow another one. Inspect the residuals (RobustFitDisplay), "
             "and pass scale or init if they are known."
         )
+    if Verdict.NARROW in verdict:
+        warn_user(
+            f"Only {100 * start.share:.0f}% of the rows are close to the fitted plane "
+            "in units of the given scale. It may be too small, or in other units "
+            "than y. Pass scale='auto' to estimate it."
+        )
     if Verdict.EXACT in verdict:
         warn_user(
             f"{100 * start.share:.0f}% of the rows lie exactly on the fitted plane, "
             "so that scale_ is zero up to rounding. If y contains a code for missing "
             "values, remove these rows. Otherwise, pass scale."
         )
+
+
+def warn_of_open_directions(n_rows: int) -> None:
+    """Warn that all rows that would determine some coefficients have been rejected."""
+    warn_user(
+        f"Some coefficients are not determined by the rows that have weight, and "
+        f"the predictions of {n_rows} training rows, which are taken for outliers, "
+        "depend on them. Inspect these rows (inlier_mask_); if they are valid, "
+        "pass a larger scale or init='ols'."
+    )

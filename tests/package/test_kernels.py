@@ -212,3 +212,18 @@ def test_tuning_constant_of_many_dimensions(d):
     assert np.sqrt(d) / 2 < c < 50 * np.sqrt(d)
     # Residual norms are all but constant: efficiency is kept by ever less slack.
     assert c / np.sqrt(d) <= kernel.tuning_constant(50) / np.sqrt(50)
+
+
+class TestTuningConstant:
+    @pytest.mark.parametrize("efficiency", [-1.0, 0.0, 1.0, 1.5, np.nan])
+    def test_of_impossible_efficiencies(self, efficiency):
+        with pytest.raises(ValueError, match="efficiency must be in"):
+            get_kernel("tukey").tuning_constant(efficiency=efficiency)
+
+    def test_of_an_inefficient_kernel(self):
+        class Spiky(Kernel):
+            def weight(self, z):
+                return 1.0 / (1e-6 + np.sqrt(z))
+
+        with pytest.raises(ValueError, match="Spiky is less than 95% efficient"):
+            Spiky().tuning_constant()

@@ -155,6 +155,9 @@ class TestScorer:
             robust_scorer(HalfQuadraticRobustRegressor())
         with pytest.raises(ValueError, match="Ridge has no attribute scale_"):
             robust_scorer(Ridge().fit(*data))
+        for wrong in ("large", [[1.0], [1.0, 2.0]]):
+            with pytest.raises(ValueError, match="scale must be a positive number"):
+                robust_scorer(wrong)
         with pytest.raises(ValueError, match="scale must be positive"):
             robust_scorer(-1.0)
         with pytest.raises(ValueError, match="kernel must be bounded"):
@@ -177,3 +180,8 @@ class TestScorer:
 
 def clone_of(model):
     return type(model)(**model.get_params())
+
+
+def test_width_of_a_scorer_is_checked_when_it_is_made():
+    with pytest.raises(ValueError, match="tuning must be positive"):
+        robust_scorer(1.0, tuning=-3.0)

@@ -44,7 +44,7 @@ def test_hebbian_learning_agrees(name):
         assert_allclose(found, expected, atol=3e-4)
     assert_allclose(single.loss_curve_, double.loss_curve_, rtol=1e-5)
     # The same weights: outputs in units of the training targets.
-    low, high = (single._outputs(data) for data in (X.astype(np.float32), X))
+    low, high = (single._outputs_of(data) for data in (X.astype(np.float32), X))
     assert low.dtype == np.float32
     assert_allclose(low, high, atol=16 * SINGLE * max(np.abs(high).max(), 1.0))
     found, expected = single.bounds(X.astype(np.float32), y), single.bounds(X, y)

@@ -81,12 +81,13 @@ def test_noise_and_parameters_are_found(how, share, x0):
         assert result.success
 
 
-def test_a_tight_cluster_of_outliers():
+@pytest.mark.parametrize("share, most", [(0.3, 1), (0.4, 2)])
+def test_a_tight_cluster_of_outliers(share, most):
     """Curves through the cluster fit it closer than the noise lets them fit others."""
     lost = 0
     for seed in range(10):
         rng = np.random.default_rng(seed)
-        t, y, right = contaminated(0.3, seed, n=30)
+        t, y, right = contaminated(share, seed, n=30)
         wrong = ~right
         t[wrong] = rng.uniform(0.5, 3.5) + 0.05 * rng.normal(size=wrong.sum())
         y[wrong] = rng.uniform(2, 4) + 0.01 * rng.normal(size=wrong.sum())
@@ -95,7 +96,7 @@ def test_a_tight_cluster_of_outliers():
         grid = np.linspace(0, 4, 50)
         error = decay(result.x, grid, decay(oracle, grid, 0.0))
         lost += np.sqrt(np.mean(error**2)) > 0.1
-    assert lost <= 1
+    assert lost <= most
 
 
 def test_a_function_that_cannot_be_evaluated_everywhere():

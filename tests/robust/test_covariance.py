@@ -156,6 +156,25 @@ def test_rows_that_take_part(name, d):
         assert m == pytest.approx(expected, rel=0.02)
 
 
+@pytest.mark.parametrize("name", sorted(KERNELS))
+def test_estimated_scales_of_redescending_kernels(name):
+    """Huber's correction is larger, but only if psi redescends."""
+    rng = np.random.default_rng(0)
+    kernel, t = get_kernel(name), rng.normal(size=(60, 1))
+    width = kernel.tuning_constant()
+    influence = Influence.of(t, kernel, width if np.isfinite(width) else 1.0)
+    sums = influence.sums(np.ones(60))[:, 0]
+    known, estimated = (
+        PsiMoments.of_sums(sums, 60.0, kernel, width, estimated=each)
+        for each in (False, True)
+    )
+    a = 1.0 if name in ("quadratic", "huber") else 6.0
+    spread = known.slope_variance / known.slope**2
+    ratio = (1.0 + a * spread * 4 / known.count) / (1.0 + spread * 4 / known.count)
+    assert estimated.noise(4.0) == pytest.approx(ratio**2 * known.noise(4.0))
+    assert (ratio > 1.0) == (a > 1.0)
+
+
 def test_nothing_left():
     kernel = get_kernel("tukey")
     few = psi_moments(kernel, np.ones((3, 1)), 4.685)

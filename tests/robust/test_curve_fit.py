@@ -4,6 +4,7 @@ import inspect
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 from scipy.optimize import Bounds, curve_fit
 from sklearn.exceptions import ConvergenceWarning
 
@@ -252,3 +253,33 @@ def test_exact_data():
     np.testing.assert_allclose(popt, TRUTH, rtol=1e-5)
     np.testing.assert_array_equal(np.flatnonzero(info["outliers"]), np.arange(0, 30, 5))
     assert info["scale"] < 1e-6
+
+
+def test_undetermined_parameters_have_infinite_variances(rng):
+    x = np.linspace(0.0, 1.0, 40)
+    y = x + 0.01 * rng.normal(size=40)
+    with pytest.warns(ConvergenceWarning, match="parameters 0, 1.*infinite"):
+        _, pcov = robust_curve_fit(lambda x, a, b, c: (a + b) * x + c, x, y)
+    assert np.isinf(pcov[:2]).all()
+    assert np.isinf(pcov[:, :2]).all()
+    _, alone = robust_curve_fit(lambda x, a, c: a * x + c, x, y)
+    assert_allclose(pcov[2, 2], alone[1, 1], rtol=0.02)
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("scale", ["auto", 0.05])
+@pytest.mark.parametrize("call", [5, 150])
+def test_interrupts_are_passed_on(scale, call):
+    """Callers that catch the RuntimeError of a failed fit still stop at Ctrl-C."""
+    x, y, _ = data()
+    calls = 0
+
+    def interrupted(x, a, b, c):
+        nonlocal calls
+        calls += 1
+        if calls == call:
+            raise KeyboardInterrupt
+        return model(x, a, b, c)
+
+    with pytest.raises(KeyboardInterrupt):
+        robust_curve_fit(interrupted, x, y, scale=scale)

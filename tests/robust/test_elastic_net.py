@@ -8,7 +8,7 @@ from sklearn.linear_model import ElasticNet, Ridge
 from sklearn_mm import HalfQuadraticRobustRegressor
 from sklearn_mm._robust.elastic_net import minimize_bound
 from sklearn_mm._robust.scaling import Scaling
-from sklearn_mm._robust.start.sparse import wrap
+from sklearn_mm._robust.start.columns import wrap
 from sklearn_mm._rows.table import Rows
 
 

@@ -474,3 +474,51 @@ def test_outputs_with_correlated_noise(rng, n, correlation, share):
     assert_allclose(model.scale_ / unit, 1.0, rtol=0.2)
     assert not model.inlier_mask_[bad].any()
     assert model.inlier_mask_[~bad].mean() > 0.95
+
+
+class TestGroups:
+    """Clean data whose noise differs between the levels of a factor."""
+
+    @staticmethod
+    def treated(rng, n, ratio, n_covariates=0):
+        group = (np.arange(n) < 0.3 * n).astype(float)
+        X = np.column_stack([group, rng.normal(size=(n, n_covariates))])
+        noise = rng.normal(size=n) * np.where(group, 0.3 * ratio, 0.3)
+        return X, 2.0 + X @ np.r_[5.0, np.ones(n_covariates)] + noise
+
+    @pytest.mark.parametrize("n_covariates", [0, 3])
+    @pytest.mark.parametrize("ratio", [1.0, 1.5, 2.0, 3.0])
+    def test_no_level_is_lost(self, rng, ratio, n_covariates):
+        for _ in range(5):
+            X, y = self.treated(rng, 300, ratio, n_covariates)
+            model = HalfQuadraticRobustRegressor(random_state=0).fit(X, y)
+            assert abs(model.coef_[0] - 5.0) < 0.8 * ratio / 3.0
+            assert model.weights_[X[:, 0] == 1].mean() > 0.3
+
+    def test_levels_of_a_factor(self, rng):
+        for _ in range(5):
+            level = rng.integers(8, size=400)
+            X = np.eye(8)[level][:, 1:]
+            spread = np.exp(0.5 * rng.normal(size=8))
+            y = X @ np.arange(1.0, 8.0) + 0.3 * spread[level] * rng.normal(size=400)
+            model = HalfQuadraticRobustRegressor(random_state=0).fit(X, y)
+            least = [model.weights_[level == k].mean() for k in range(8)]
+            assert min(least) > 0.1
+            np.testing.assert_allclose(model.coef_, np.arange(1.0, 8.0), atol=1.0)
+
+
+def test_a_scale_in_other_units_is_told(rng):
+    X = rng.normal(size=(100, 2))
+    y = X[:, 0] + 0.1 * rng.normal(size=100)
+    for scale in (1e-6, 1e-4, 1e-2):
+        model = HalfQuadraticRobustRegressor(scale=scale, random_state=0)
+        with pytest.warns(ConvergenceWarning, match="of the given scale"):
+            model.fit(X, y)
+        np.testing.assert_allclose(model.coef_, [1.0, 0.0], atol=0.2)
+
+
+def test_percentages_are_clipped_not_rounded(rng):
+    x = rng.uniform(-3, 3, 400)
+    y = np.clip(50.0 + 40.0 * x + 20.0 * rng.normal(size=400), 0.0, 100.0)
+    model = HalfQuadraticRobustRegressor(random_state=0).fit(x[:, None], y)
+    assert 10.0 < model.scale_ < 25.0

@@ -14,8 +14,9 @@ from sklearn.ensemble import (
     HistGradientBoostingRegressor,
     RandomForestRegressor,
 )
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.kernel_ridge import KernelRidge
-from sklearn.linear_model import LinearRegression, Ridge
+from sklearn.linear_model import LinearRegression, PoissonRegressor, Ridge
 from sklearn.model_selection import GridSearchCV, GroupKFold, KFold, TimeSeriesSplit
 from sklearn.multioutput import MultiOutputRegressor
 from sklearn.neighbors import KNeighborsRegressor
@@ -100,7 +101,10 @@ class TestRobustness:
         self.check(rng, LEARNERS[name], share, one_sided)
 
     def test_boosting(self, rng):
-        self.check(rng, SMALL_BOOSTING, 0.4, True)
+        # With five rows per leaf, 40 % of outliers on one side are too many.
+        self.check(rng, SMALL_BOOSTING, 0.3, True)
+        larger = clone(SMALL_BOOSTING).set_params(min_samples_leaf=20)
+        self.check(rng, larger, 0.4, True)
 
     def check(self, rng, learner, share, one_sided):
         X, truth, y = wavy(rng)
@@ -513,6 +517,24 @@ class TestParameters:
         assert model.inlier_mask_[~code].mean() > 0.95
         assert np.abs(model.predict(X)).max() < 10.0
 
+    @pytest.mark.parametrize(
+        "estimator",
+        [
+            PoissonRegressor(alpha=1e-3),
+            HistGradientBoostingRegressor(loss="poisson", max_iter=30),
+            HistGradientBoostingRegressor(loss="gamma", max_iter=30),
+        ],
+    )
+    def test_learners_of_positive_targets(self, rng, estimator):
+        X = rng.normal(size=(400, 2))
+        truth = np.exp(0.5 * X[:, 0] + 2.0)
+        y = 1.0 + rng.poisson(truth)
+        y[:60] += 200.0
+        robust = RobustRegressor(estimator, random_state=0).fit(X, y)
+        assert rmse(robust, X, truth + 1.0) < 3.0
+        assert rmse(clone(estimator).fit(X, y), X, truth + 1.0) > 20.0
+        assert not robust.inlier_mask_[:60].any()
+
     def test_estimator_that_predicts_columns(self, data):
         class Columns(RegressorMixin, BaseEstimator):
             def fit(self, X, y, sample_weight=None):
@@ -616,6 +638,22 @@ class TestScales:
             hard, easy = found.local[noise > 1.0], found.local[noise == 1.0]
             assert np.median(hard) / np.median(easy) == pytest.approx(ratio, rel=0.3)
 
+    def test_many_outliers_are_no_noise(self, rng):
+        """Two fifths of a part are outliers; the scale there is that of the others."""
+        X = rng.uniform(0, 1, size=(2000, 2))
+        y = rng.normal(size=2000)
+        part = X[:, 0] > 0.7
+        bad = part & (rng.uniform(size=2000) < 0.4)
+        y[bad] += rng.uniform(9, 30, size=bad.sum())
+        learner = OutOfFold(
+            HistGradientBoostingRegressor(max_iter=30),
+            X,
+            list(KFold(2, shuffle=True, random_state=0).split(X)),
+        )
+        targets = Targets(y, np.ones(2000), weighted=False)
+        found = estimate_noise(learner, targets, np.zeros(2000))
+        assert np.median(found.local[part]) < 1.3
+
 
 def test_a_fold_without_weight_is_fitted_as_it_is(rng):
     X = rng.normal(size=(5, 2))
@@ -623,3 +661,27 @@ def test_a_fold_without_weight_is_fitted_as_it_is(rng):
     model = make_pipeline(StandardScaler(), LinearRegression())
     fitted = fit_weighted(clone(model), X, y, np.zeros(5))
     np.testing.assert_allclose(fitted.predict(X), y)
+
+
+class TestGivenScale:
+    @pytest.mark.parametrize("setting", [{"scale": 1e-6}, {"scale": 0.01}])
+    def test_too_small(self, rng, setting):
+        X = rng.normal(size=(100, 2))
+        y = X[:, 0] + 0.1 * rng.normal(size=100)
+        model = RobustRegressor(Ridge(), random_state=0, **setting)
+        with pytest.warns(ConvergenceWarning, match="of the given scale"):
+            model.fit(X, y)
+        np.testing.assert_allclose(model.predict(X), X[:, 0], atol=0.3)
+
+    def test_a_narrow_kernel_rejects_all_rows(self, rng):
+        X = rng.normal(size=(100, 2))
+        y = X[:, 0] + 0.1 * rng.normal(size=100)
+        model = RobustRegressor(Ridge(), tuning=1e-9, random_state=0).fit(X, y)
+        assert model.n_iter_ == 0
+        np.testing.assert_allclose(model.predict(X), X[:, 0], atol=0.3)
+
+
+def test_graduated_takes_more_refits_than_there_are(rng):
+    X = rng.normal(size=(30, 2))
+    with pytest.raises(ValueError, match="criterion"):
+        RobustRegressor(Ridge(), criterion="graduated").fit(X, X[:, 0])

@@ -12,6 +12,13 @@ class TestSymmetricFactor:
         H, x = basis @ basis.T, rng.normal(size=(5, 2))
         assert_allclose(SymmetricFactor(H).solve(H @ x), x, rtol=1e-6)
 
+    def test_columns_of_unlike_size(self, rng):
+        """Small columns are not taken for undetermined ones."""
+        basis = rng.normal(size=(5, 8)) * 10.0 ** np.array([[-9], [-4], [0], [4], [9]])
+        H, x = basis @ basis.T, rng.normal(size=(5, 2))
+        size = np.sqrt(H.diagonal())[:, None]
+        assert_allclose(SymmetricFactor(H).solve(H @ (x / size)), x / size, rtol=1e-6)
+
     def test_singular(self, rng):
         basis = rng.normal(size=(5, 3))
         H = basis @ basis.T

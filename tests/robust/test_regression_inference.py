@@ -6,6 +6,7 @@ import subprocess
 import numpy as np
 import pytest
 import scipy.sparse
+from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
 
@@ -358,7 +359,11 @@ class TestWhatCannotBeTold:
             model = regressor().fit(X, y)
         assert np.isinf(model.conf_int()[..., 1]).all()
         assert np.isinf(model.predict_interval(X)).all()
-        assert "cannot be estimated" in str(model.summary())
+        summary = model.summary()
+        assert "cannot be estimated" in str(summary)
+        assert summary.columns == ("estimate",)  # and nothing that is infinite
+        assert "inf" not in str(summary)
+        assert "Intervals" not in str(summary)
 
     def test_penalty(self, rng):
         X, _, y = sample(rng)
@@ -500,3 +505,53 @@ class TestCoverage:
     @pytest.mark.long
     def test_heteroscedastic(self):
         assert coverage(range(500), 200, 4, hetero=True, cov_type="HC3") > 0.91
+
+
+class TestWhatIsNotDetermined:
+    def test_means_along_a_null_space(self, rng):
+        x = rng.normal(size=100)
+        y = x + 0.1 * rng.normal(size=100)
+        model = HalfQuadraticRobustRegressor(random_state=0)
+        alone = model.fit(x[:, None], y).predict_interval([[5.0]], kind="mean")
+        for column, inside, outside in [(x, 5.0, -5.0), (np.ones(100), 1.0, 1e3)]:
+            model.fit(np.column_stack([x, column]), y)
+            for kind in ("mean", "prediction"):
+                found = model.predict_interval(
+                    [[5.0, inside], [5.0, outside]], 0.9, kind
+                )
+                assert_array_equal(found[1], [-np.inf, np.inf])
+            found = model.predict_interval([[5.0, inside]], kind="mean")
+            assert_allclose(found, alone, rtol=1e-6)
+
+    def test_rejected_levels_are_told(self, rng):
+        group = (np.arange(100) < 30).astype(float)
+        y = 2.0 + 5.0 * group + 0.1 * rng.normal(size=100)
+        model = HalfQuadraticRobustRegressor(scale=0.1, init=np.array([0.0, 2.0]))
+        with pytest.warns(ConvergenceWarning, match="of 30 training rows"):
+            model.fit(group[:, None], y)
+        assert np.isinf(model.predict_interval([[1.0]], kind="mean")).all()
+
+
+def test_parameters_set_after_the_fit_do_not_change_it(rng):
+    X = rng.normal(size=(60, 2))
+    y = X @ [1.0, 2.0] + 0.1 * rng.normal(size=60)
+    model = HalfQuadraticRobustRegressor("tukey", random_state=0).fit(X, y)
+    found = model.conf_int(), model.confidence(X, y), str(model.summary())
+    model.set_params(fit_intercept=False, kernel="huber", tuning=1.0)
+    again = model.conf_int(), model.confidence(X, y), str(model.summary())
+    assert_array_equal(found[0], again[0])
+    assert_array_equal(found[1], again[1])
+    assert found[2] == again[2]
+
+
+def test_scales_of_outputs_in_unlike_units(rng):
+    x = rng.normal(size=(100, 1))
+    Y = x + 0.1 * rng.normal(size=(100, 2))
+    Y[:, 1] *= 1e3
+    Y[:20] += 1e4
+    model = HalfQuadraticRobustRegressor(random_state=0).fit(x, Y)
+    known = HalfQuadraticRobustRegressor(scale=model.scale_, random_state=0).fit(x, Y)
+    assert_array_equal(known.scale_, model.scale_)
+    assert_allclose(known.coef_, model.coef_, rtol=1e-3)
+    with pytest.raises(ValueError, match=r"scale must .* \(2,\) .* \(3,\)"):
+        known.set_params(scale=[1.0, 2.0, 3.0]).fit(x, Y)

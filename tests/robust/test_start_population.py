@@ -5,6 +5,7 @@ import pytest
 from numpy.testing import assert_allclose
 from scipy.stats import norm
 
+from sklearn_mm._robust.start import population
 from sklearn_mm._robust.start.evidence import evidence
 from sklearn_mm._robust.start.population import Populations, Window, refined_scale
 from sklearn_mm._robust.start.search import all_rows
@@ -62,6 +63,35 @@ def test_refined_scale_is_that_of_all_rows(rng):
         lambda f: f(residual, weight), np.array([1.3, 8.0]), np.zeros(2), 20_000.0
     )
     assert_allclose(scale, [1.0, 10.0], rtol=0.03)
+
+
+@pytest.mark.parametrize("first", [0.4, 1.0, 1.3])
+def test_bins_refine_a_scale_as_passes_over_the_rows_do(rng, first, monkeypatch):
+    """The error of bins is far below that of a scale, 1 / sqrt(2 n) of it."""
+    n = 20_000
+    residual, weight = rng.normal(size=(n, 1)), rng.integers(0, 3, n).astype(float)
+    residual[: n // 4] += 20.0
+    total, passes = float(weight.sum()), []
+
+    def sums(function):
+        passes.append(function)
+        return function(residual, weight)
+
+    start = np.array([first])
+    binned = refined_scale(sums, start, np.zeros(1), total)
+    assert len(passes) <= 2  # a second one if the scale has more than doubled
+    for bins in (population._BINS, 10**6):  # so many are as good as the rows themselves
+        monkeypatch.setattr(population, "_BINS", bins)
+        fine = refined_scale(sums, start, np.zeros(1), total)
+        assert_allclose(binned, fine, rtol=1e-3)
+    current = start  # the fixed-point equation itself, row by row
+    window = Window.of(1)
+    for _ in range(4):
+        inside, ring, squares = population._counts(residual, weight, current)
+        core, rest = window.core(np.array([inside]), np.array([ring]), total)
+        left = squares - rest * window.square / 3.0 * current**2
+        current = np.sqrt(left / (core * window.probability * window.moment))
+    assert_allclose(binned, current, rtol=1e-3)
 
 
 def test_evidence_for_a_part_and_none_for_a_rival(rng):

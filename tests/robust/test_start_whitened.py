@@ -91,3 +91,6 @@ def test_rounding_step(rng):
     assert rounding_step(np.round(y, 1), one) == pytest.approx(0.1)
     coded = np.where(np.arange(200) < 120, 999.0, y)
     assert rounding_step(coded, one) == 0.0  # one value tells nothing about a step
+    assert rounding_step(np.clip(y, -0.5, 0.5), one) == 0.0  # nor do two ends
+    assert rounding_step(np.clip(np.round(y, 1), -0.5, 0.5), one) == pytest.approx(0.1)
+    assert rounding_step(np.sign(y), one) == 2.0

@@ -45,7 +45,8 @@ def partition(splits: Sequence[Split], n_samples: int) -> Sequence[Split]:
     if not np.array_equal(np.sort(predicted), np.arange(n_samples)):
         raise ValueError(
             "cv must be a partition: each row must be in the test set of exactly "
-            "one split, as with KFold or GroupKFold."
+            "one split, as with KFold. For groups, pass a list of splits: "
+            "list(GroupKFold().split(X, y, groups))."
         )
     return splits
 

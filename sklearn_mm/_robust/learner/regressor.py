@@ -32,6 +32,7 @@ from sklearn_mm._estimator import (
     PersistentMixin,
     criterion_options,
     keep_state_on_error,
+    warn_user,
 )
 from sklearn_mm._robust.inference_mixin import inlier_scales
 from sklearn_mm._robust.learner.binning import binned_once
@@ -46,7 +47,7 @@ from sklearn_mm._robust.learner.start import (
 from sklearn_mm._robust.learner.weighting import fit_weighted, weight_keyword
 from sklearn_mm._rows.validation import check_size
 from sklearn_mm._solver.roles import Array
-from sklearn_mm.criteria import CRITERIA, get_criterion
+from sklearn_mm.criteria import get_criterion
 from sklearn_mm.kernels import KERNELS, get_kernel
 
 # Kernels are wider by this factor than for 95% efficiency because residuals of learners
@@ -181,7 +182,7 @@ class RobustRegressor(
 
     Notes
     -----
-    The regressor is fitted at most ``n_folds * (max_iter + 1) + 11`` times, which is 36
+    The regressor is fitted at most ``n_folds * (max_iter + 1) + 15`` times, which is 40
     with the default parameters, mostly to subsets of the rows. For
     :class:`~sklearn.ensemble.HistGradientBoostingRegressor` and an array X, the
     features are binned only once for all fits except the last.
@@ -193,7 +194,8 @@ class RobustRegressor(
 
     *Scale.* The scale is that of the normal core of the residuals of the start, on a
     flat background. The regressor is also fitted to the logarithm of their absolute
-    values, out of fold. To the extent that it predicts them, the scale is local.
+    values, out of fold, in up to three passes that omit outliers. To the extent that it
+    predicts them, the scale is local.
 
     *Limitations.* The fit estimates the centre of the majority, given the features.
     This is not the mean if the noise itself is skewed, or if most but not all of the
@@ -235,7 +237,7 @@ class RobustRegressor(
             StrOptions(set(KERNELS)),
             HasMethods(["loss", "weight", "penalty", "upper_bound", "tuning_constant"]),
         ],
-        "criterion": criterion_options(*CRITERIA),
+        "criterion": criterion_options("regemm", "sudemm", "fixed"),
         "scale": [StrOptions({"auto"}), Interval(Real, 0, None, closed="neither")],
         "tuning": [None, Interval(Real, 0, None, closed="neither")],
         "cv": ["cv_object"],
@@ -330,7 +332,13 @@ class RobustRegressor(
         self.inlier_mask_ = norm <= inlier_scales(len(noise.scale))
         self.history_ = history
         self.best_iter_ = kept.number
-        self.n_iter_ = len(history["loss"])
+        self.n_iter_ = len(history.get("loss", ()))
+        if not isinstance(self.scale, str) and np.mean(self.inlier_mask_) < 0.5:
+            warn_user(
+                f"Only {100 * np.mean(self.inlier_mask_):.0f}% of the rows are close "
+                "to their predictions in units of the given scale. It may be too "
+                "small, or in other units than y. Pass scale='auto' to estimate it."
+            )
         for name in ("n_features_in_", "feature_names_in_"):
             if hasattr(fitted, name):
                 setattr(self, name, getattr(fitted, name))

@@ -21,10 +21,12 @@ from sklearn_mm.kernels import GemanMcClure
 _ROUNDS, _CENTRED_ROUNDS = 4, 2
 # Rows per bin of predictions, and the largest number of bins.
 _PER_BIN, _MAX_BINS = 50, 20
-# The local scale is learnt from residuals of up to this many scales, since outliers say
-# nothing about the noise. Their logarithms are bounded below by that of this fraction
-# of a scale, since a residual can be arbitrarily small by chance.
-_FARTHEST, _NEAREST = 30.0, 0.05
+# The local scale is learnt in this many passes from residuals of up to so many scales,
+# since outliers say nothing about the noise. (With 30 scales in one pass, a part of the
+# data with many outliers seems to be hard to predict, and they are not rejected.) The
+# logarithms of residuals are bounded below by that of this fraction of a scale, since a
+# residual can be arbitrarily small by chance.
+_PASSES, _FARTHEST, _NEAREST = 3, 5.0, 0.05
 # Rows that are easy to predict are not judged more strictly than others, and the scale
 # of those that are hard is at most this many times the usual one.
 _LARGEST = 8.0
@@ -97,18 +99,41 @@ def robust_start(learner: OutOfFold, targets: Targets, plain: Array) -> Array:
 
 
 def estimate_noise(learner: OutOfFold, targets: Targets, prediction: Array) -> Noise:
-    """Scale of the core of the residuals, local as far as the learner predicts it."""
+    """Scale of the core of the residuals, local as far as the learner predicts it.
+
+    The local scale is learnt from residuals that are not outliers by the previous one,
+    beginning with the same scale for all rows. Where the noise is larger, it grows from
+    pass to pass. Where many rows are far outliers, it does not.
+    """
     residual = targets.residual(prediction)
-    usual = Noise(_core_scales(residual, targets), np.ones(len(residual)))
-    size = np.sqrt(usual.squares(residual) / residual.shape[1])
-    near = (size < _FARTHEST) & (targets.weight > 0.0)
+    noise = Noise(_core_scales(residual, targets), np.ones(len(residual)))
+    size = np.sqrt(noise.squares(residual) / residual.shape[1])
     log_size = np.log(np.maximum(size, _NEAREST))
+    used = np.zeros(len(size), dtype=bool)
+    for _ in range(_PASSES):
+        near = (size < _FARTHEST * noise.local) & (targets.weight > 0.0)
+        if np.array_equal(near, used):
+            break
+        used = near
+        expected = _expected(learner, log_size, targets, targets.weight * near)
+        local = _local_scale(log_size, expected, targets.weight, near)
+        noise = Noise(noise.scale, local)
+    return Noise(_core_scales(residual / noise.local[:, None], targets), noise.local)
+
+
+def _expected(
+    learner: OutOfFold, log_size: Array, targets: Targets, weight: Array
+) -> Array:
+    """Out-of-fold predictions of the logarithms of the sizes of residuals."""
     # In the shape of y, which some learners of several outputs require.
     wanted = np.broadcast_to(log_size, targets.y.T.shape).T
-    expected = learner.predict(wanted, targets.weight * near)
-    expected = expected.reshape(len(residual), -1).mean(axis=1)
-    local = _local_scale(log_size, expected, targets.weight, near)
-    return Noise(_core_scales(residual / local[:, None], targets), local)
+    try:
+        expected = learner.predict(wanted, weight)
+    except ValueError:
+        # Some learners, e.g. those of counts, only accept positive targets. The plain
+        # fit has shown that there is no other reason.
+        expected = learner.predict(wanted - np.log(_NEAREST) + 1.0, weight)
+    return expected.reshape(len(log_size), -1).mean(axis=1)
 
 
 def _local_scale(

@@ -48,12 +48,14 @@ _DENSE = 0.5
 _KERNEL = SmoothTruncatedQuadratic()
 
 
-def half_masks(rows: WhitenedRows, distance: Array, mass: float) -> Array:
-    """For each row of `distance`, the rows with the smallest distances up to a mass."""
+def half_masks(rows: WhitenedRows, distance: Array) -> Array:
+    """For each row of `distance`, the majority of rows with the smallest distances."""
     order = np.argsort(distance, axis=1, kind="stable")
     before = np.cumsum(rows.weight[order], axis=1) - rows.weight[order]
     masks = np.empty(distance.shape)
-    np.put_along_axis(masks, order, (before < mass - 1e-9).astype(float), axis=1)
+    np.put_along_axis(
+        masks, order, (before < rows.majority - 1e-9).astype(float), axis=1
+    )
     return masks
 
 
@@ -63,14 +65,13 @@ def middle_scale(rows: WhitenedRows, theta: Array) -> Array:
     return np.maximum(middle / NORMAL_MEDIAN, rows.floor)
 
 
-def central_in_y(rows: WhitenedRows) -> Array:
+def central_in_y(rows: WhitenedRows, own: Array) -> Array:
     """Least squares on the half of the rows with central targets, and the median."""
     centre = weighted_median(rows.Y.T, rows.weight) * rows.has_intercept
     away = np.abs(rows.Y - centre)
     spread = np.maximum(weighted_median(away.T, rows.weight), rows.floor)
-    theta = rows.solve(
-        half_masks(rows, (away / spread).max(axis=1)[None], rows.majority)
-    )
+    half = half_masks(rows, (away / spread).max(axis=1)[None])
+    theta = rows.completed(rows.solve(half), half, own)
     if rows.has_intercept:
         constant = np.zeros_like(theta)
         constant[0, -1] = centre
@@ -98,11 +99,11 @@ def central_in_x(rows: WhitenedRows) -> Array:
             turned = D @ _principal_axes(bounded, w)
             found.append(_standardized(turned, w))
     first = np.array([np.square(A).sum(axis=1) for A in found])
-    masks = [half_masks(rows, first, rows.majority)]
+    masks = [half_masks(rows, first)]
     mask = masks[0]
     for _ in range(_COVARIANCE_STEPS):
         distance = np.array([_mahalanobis(D, m * w) for m in mask])
-        mask = half_masks(rows, distance, rows.majority)
+        mask = half_masks(rows, distance)
     masks.append(mask)
     return np.concatenate(masks)
 
@@ -117,7 +118,7 @@ def predictable(rows: WhitenedRows) -> tuple[Array, Array, float]:
     constant.
     """
     central = _from_the_middle(rows.Y, rows)
-    keep = half_masks(rows, central, rows.majority)
+    keep = half_masks(rows, central)
     theta = rows.solve(keep)
     for _ in range(_PREDICTIONS):
         residual = _left_out(rows, theta, keep)

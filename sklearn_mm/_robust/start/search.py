@@ -105,6 +105,7 @@ class Verdict(enum.Flag):
     FEW_ROWS = enum.auto()  # at most two rows per parameter
     MINORITY = enum.auto()  # fewer than half of the rows follow the plane
     EXACT = enum.auto()  # the scale is at its floor, and some rows are off the plane
+    NARROW = enum.auto()  # few rows are close to the plane in units of a given scale
     OVERFITTED = enum.auto()  # a constant predicts better than the penalised plane
 
 
@@ -262,10 +263,15 @@ def _search(
         squares = np.square(np.hstack([choice.scale for choice in apart]))
         width = np.sqrt(squares @ np.square(axes))[None] / rows.unit
         found = _merge(rows, found.joined(settle(plane, width)))
+    everything = all_rows(rows, own)
     if scale is None:
-        return _descend(rows, all_rows(rows, own).joined(found))
-    found = found.joined(all_rows(rows, own))
-    return _least_objective(rows, found, kernel, tuning, scale)
+        return _descend(rows, everything.joined(found))
+    best = _least_objective(rows, found.joined(everything), kernel, tuning, scale)
+    if best.share[0] * rows.n_rows > rows.effective + 1.0:
+        return best
+    # The scale is so small that the objective cannot tell planes from each other.
+    likely = _descend(rows, everything.joined(found))
+    return _least_objective(rows, likely, kernel, tuning, scale, n_steps=0)
 
 
 def _judge(
@@ -277,7 +283,7 @@ def _judge(
     if rows.n_rows <= 2.0 * rows.effective:
         verdict |= Verdict.FEW_ROWS
     if not searched:  # a given scale determines which rows follow the plane
-        return verdict
+        return verdict | Verdict.NARROW if chosen.share[0] < 0.5 else verdict
     if chosen.share[0] < 0.5:
         verdict |= Verdict.MINORITY
     off = chosen.distance[0] > 4.0 * Window.of(rows.n_outputs).square
@@ -316,10 +322,10 @@ def _populations(
     """Populations that all kinds of proposals lead to."""
     planes, central = [own], np.empty((0, rows.n_rows))
     if not given:
-        planes.append(central_in_y(rows))
+        planes.append(central_in_y(rows, own))
         if not isinstance(rows, WideRows):
             central = central_in_x(rows)
-            planes.append(rows.solve(central))
+            planes.append(rows.completed(rows.solve(central), central, own))
     theta, widths = graduated(rows, own)
     direct = np.concatenate(planes)
     # Iterations that start with larger scales lead to the largest population there.
@@ -379,7 +385,7 @@ def _admitted(rows: WhitenedRows, found: Populations) -> Array:
     if n <= 2.0 * _ROWS_PER_PARAMETER * r:
         least = _MAJORITY * (n + r - 2.0) / (2.0 * n)
     if np.any(rows.floor > rows.exact):
-        return found.share >= least
+        return _determined(rows, found, found.share >= least)
     # Rows that lie on the plane, or that have the most frequent value of y.
     tiny = np.abs(rows.residuals(found.theta)) <= _EXACT_ROUNDINGS * rows.exact[:, None]
     mass = tiny.all(axis=1) @ w
@@ -391,7 +397,21 @@ def _admitted(rows: WhitenedRows, found: Populations) -> Array:
         mass = np.maximum(mass, same)
     exact = (mass >= r + 2.0) & (mass >= 0.5 * found.share * n)
     exact |= np.any(found.scale <= rows.exact, axis=1)
-    return np.where(exact, mass >= rows.majority - 1e-9, found.share >= least)
+    admitted = np.where(exact, mass >= rows.majority - 1e-9, found.share >= least)
+    return _determined(rows, found, admitted)
+
+
+def _determined(rows: WhitenedRows, found: Populations, admitted: Array) -> Array:
+    """Without populations whose rows leave their plane open.
+
+    Rows of one level of a factor, say, which can be closer to each other than those of
+    another level. What the plane is at the other level, they cannot tell.
+    """
+    if not (rows.is_direct and admitted.any()) or rows.n_rows < 2.0 * rows.n_parameters:
+        return admitted
+    inside = found.distance[admitted] <= Window.of(rows.n_outputs).square
+    admitted[admitted] = rows.determined(inside)
+    return admitted
 
 
 def _descend(rows: WhitenedRows, found: Populations) -> Populations:
@@ -441,15 +461,20 @@ def _largest_rival(
 
 
 def _least_objective(
-    rows: WhitenedRows, found: Populations, kernel: Kernel, tuning: float, scale: Array
+    rows: WhitenedRows,
+    found: Populations,
+    kernel: Kernel,
+    tuning: float,
+    scale: Array,
+    n_steps: int = 3,
 ) -> Populations:
     """The plane of the least robust objective, after a few steps at known scales."""
     tau = (tuning * scale / rows.unit)[:, None]
     theta = found.theta
-    for last in (False, False, False, True):
+    z = np.square(rows.residuals(theta) / tau).sum(axis=1)
+    for _ in range(n_steps):
+        theta = rows.solve(kernel.weight(z), theta)
         z = np.square(rows.residuals(theta) / tau).sum(axis=1)
-        if not last:
-            theta = rows.solve(kernel.weight(z), theta)
     loss = kernel.loss(z) @ rows.weight
     if rows.ridge is not None:
         square = np.sum(theta * rows.ridge_times(theta), axis=1)

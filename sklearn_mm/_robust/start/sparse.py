@@ -1,71 +1,48 @@
 r"""A start for sparse models with few rows for each column, or fewer rows than columns.
 
-Residuals of a fit say little where there are so many columns, so rows are judged by
-what *other* rows predict for them: folds of the rows that are kept are left out in
-turn, and a lasso on the rest predicts them, or least squares on the columns that it
-has found, whichever penalty has the smallest errors. The 60 % of the rows that are
-predicted best are kept next, and so on. As long as little is predicted, these are the
-rows whose targets lie in the middle, which tell the least about the coefficients. So
-after a few rounds all rows within two scales of the errors are kept. That begins with
+Which rows are good must not depend on the user's penalty, which is often one of a grid:
+a small one lets a lasso fit all outliers, too. So rows are judged by a plane on the few
+columns that explain most rows (see `columns`). Least squares on these columns and the
+rows within three scales is repeated a few times, without the columns that these rows do
+not need. The user's own elastic net of the rows that are kept is the start.
 
-1. the rows nearest to a plane of least absolute residuals with a lasso's penalty, which
-   is convex: for columns as they are, and for columns of which far values have been
-   drawn to the middle (bad leverage points);
-2. the rows that have the fewest far values in X.
-
-The choice is the one that predicts half of the rows best. From there on, all rows
-within three scales of the errors are kept. The scale of the noise is that of the kept
-rows' residuals about the user's own elastic net, for which every coefficient that is
-not zero takes one degree of freedom; if that leaves less than half of them, it is the
-scale of the predictions' errors.
+The scale of the noise is that of the kept rows' residuals about this elastic net, for
+which every coefficient that is not zero takes one degree of freedom; if that leaves
+less than half of them, it is the scale about the plane on few columns.
 
 Sparse least trimmed squares (A. Alfons, C. Croux and S. Gelper, Annals of Applied
-Statistics 7, 2013) has the same aim, with residuals in place of predictions and random
-subsets of rows to begin with.
+Statistics 7, 2013) has the same aim, with lassos of one penalty from random subsets of
+three rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import scipy.sparse
 
-from sklearn_mm._robust.elastic_net import path, weighted_elastic_net
+from sklearn_mm._robust.elastic_net import weighted_elastic_net
 from sklearn_mm._robust.linear import Frame
+from sklearn_mm._robust.start.columns import explain
 from sklearn_mm._robust.start.population import refined_scale
 from sklearn_mm._robust.start.sample import DecidingRows
 from sklearn_mm._robust.start.search import Choice, Verdict
 from sklearn_mm._rows.statistics import weighted_median
 from sklearn_mm._solver.roles import Array
 
-# The penalty of absolute residuals, as a part of what no noise exceeds, the steps, and
-# the part of their spread below which residuals are squared.
-_PENALTY, _STEPS, _SMOOTH = 0.6, 15, 0.1
-# Penalties that predict: so many, each a part of the one before, from the one on for
-# which all coefficients are zero.
-_GRID, _PART = 7, 0.65
-# Columns, as a part of the rows, up to which least squares takes away the shrinkage.
-_UNSHRUNK = 0.25
-# Folds, and the part of the errors that judges a penalty.
-_FOLDS, _JUDGED = 5, 0.8
-# Rounds with a part of the rows, then with all that are within so many scales, and
-# last, for the best of these, within a few more.
-_FIRST_ROUNDS, _MOST = 3, 0.6
-_ROUNDS, _CLOSE = 9, 2.0
-_LAST_ROUNDS, _KEPT = 4, 3.0
-# Values beyond the first are drawn to the middle, those beyond the second are put there
-# (in median absolute deviations, as standard deviations).
-_CENTRAL, _FAR = 1.5, 4.0
+# Rounds of least squares, and scales within which rows are kept.
+_ROUNDS, _KEPT = 4, 3.0
+# Factor of the extended BIC's penalty of a column. As columns are chosen jointly among
+# many, a smaller one accepts so many that the scale is half of the noise's.
+_PENALTY = 2.0
+# Smallest scale of the population relative to the scale that half of the rows have.
+_LEAST_REFINED = 0.3
 # Noise below this part of the largest target is rounding.
 _LEAST_NOISE, _TINY = 1e-9, np.finfo(float).tiny ** 0.25
-# Duality gap of these nets.
-_GAP = 1e-4
 # Median of the absolute value of a normal variable.
 _NORMAL_MEDIAN = 0.6744897501960817
-
-Plane = tuple[Array, float]  # coefficients and intercept
 
 
 @dataclass(frozen=True)
@@ -77,75 +54,75 @@ class SparseRows:
     weight: Array  # sums to the number of rows
     fit_intercept: bool
 
-    def absolute(self, Z: Array) -> Plane:
-        """Least absolute residuals on all rows, with a lasso's penalty.
+    def good(self, random_state: np.random.RandomState) -> tuple[Array, float]:
+        """Mask of the rows that a plane on few columns explains, and their scale."""
+        found = explain(self.Z, self.y, self.weight, self.fit_intercept, random_state)
+        columns, residual = found.columns, found.residual
+        width, keep = self._near(residual, len(columns))
+        columns = self._needed(columns, keep)
+        for _ in range(_ROUNDS):
+            residual, _ = self._least_squares(columns, keep)
+            width, keep = self._near(residual, len(columns))
+        return keep, width
 
-        It is convex, and outliers in y do not matter much whatever their size. The
-        penalty needs no scale: signs of residuals have none.
+    def _needed(self, columns: Array, keep: Array) -> Array:
+        """Columns without those that are not needed to explain the kept rows.
+
+        The least significant ones are removed in turn, and the best number is chosen.
         """
-        coef, middle = np.zeros(Z.shape[1]), 0.0
-        if self.fit_intercept:
-            middle = float(weighted_median(self.y[:, None], self.weight)[0])
-        mass = float(self.weight.sum())
-        noise = np.sqrt(2.0 * mass * np.log(max(Z.shape[1], 2)))
-        penalty = _PENALTY * float(noise)
-        for _ in range(_STEPS):
-            used = np.flatnonzero(coef)
-            residual = self.y - Z[:, used] @ coef[used] - middle
-            least = _SMOOTH * self.spread(residual)
-            weight = self.weight / np.maximum(np.abs(residual), least)
-            options = (penalty, 0.0, coef, self.fit_intercept, _GAP)
-            coef, middle = weighted_elastic_net(Z, self.y, weight, *options)
-        return coef, middle
+        n, p = self.Z.shape
+        weight = keep * self.weight
+        per_column = _PENALTY * (np.log(n) + 2.0 * np.log(p))
+        floor = np.square(_LEAST_NOISE * np.abs(self.y).max()) + _TINY
+        found = []
+        while True:
+            residual, significance = self._least_squares(columns, keep)
+            left = weight @ np.square(residual) / weight.sum()
+            value = weight.sum() * np.log(left + floor) + per_column * len(columns)
+            found.append((float(value), columns))
+            if not len(columns):
+                break
+            columns = np.delete(columns, significance.argmin())
+        return min(found, key=lambda each: each[0])[1]
 
-    def errors(self, part: Array, penalties: Array) -> Array:
-        """Errors of all rows, (n_penalties, n), about lassos on a part of them.
+    def _least_squares(self, columns: Array, keep: Array) -> tuple[Array, Array]:
+        """Residuals of all rows, and the columns' significance, up to a factor."""
+        k, root = len(columns), np.sqrt(keep * self.weight)
+        design = np.ones((len(self.y), k + int(self.fit_intercept)))
+        design[:, :k] = self.Z[:, columns]
+        inverse = np.linalg.pinv(design * root[:, None])
+        coef = inverse @ (self.y * root)
+        variance = np.maximum(np.square(inverse).sum(axis=1), _TINY)
+        return self.y - design @ coef, (np.square(coef) / variance)[:k]
 
-        The penalties are those of the mean over rows.
-        """
-        weight = part * self.weight
-        some = weight > 0.0
-        Z, y, weight = self.Z[some], self.y[some], weight[some] / weight.sum()
-        centre, middle = np.zeros(Z.shape[1]), 0.0
-        if self.fit_intercept:
-            centre, middle = weight @ Z, float(weight @ y)
-        root = np.sqrt(weight)
-        rows = np.asfortranarray((Z - centre) * root[:, None])
-        target = (y - middle) * root
-        coefs = path(rows, target, 1.0, penalties / len(y), None, _GAP)
-        coefs = np.hstack([coefs, _unshrunk(rows, target, coefs)])
-        used = np.flatnonzero(coefs.any(axis=1))
-        fitted = (self.Z[:, used] - centre[used]) @ coefs[used] + middle
-        errors: Array = self.y - fitted.T
-        return errors
+    def _near(self, residual: Array, n_parameters: int) -> tuple[float, Array]:
+        """Scale of the population about zero, and the rows in it, at least half."""
+        total = float(self.weight.sum())
+        first = np.array([self._spread(residual)])
 
-    def largest_penalty(self, part: Array) -> float:
-        """The penalty from which on all coefficients are zero."""
-        weight = part * self.weight
-        weight = weight / weight.sum()
-        y = self.y - (weight @ self.y if self.fit_intercept else 0.0)
-        away = self.Z - (weight @ self.Z if self.fit_intercept else 0.0)
-        return float(np.abs((weight * y) @ away).max(initial=0.0))
+        def sums(function: Callable[[Array, Array], Array]) -> Array:
+            return function(residual[:, None], self.weight)
 
-    def residuals(self, plane: Plane) -> Array:
-        """Residuals of all rows."""
-        coef, intercept = plane
-        used = np.flatnonzero(coef)
-        fitted: Array = self.Z[:, used] @ coef[used]
-        return self.y - fitted - intercept
+        width = float(refined_scale(sums, first, _LEAST_REFINED * first, total)[0])
+        # Residuals of a fit are smaller than the noise.
+        kept = float(self.weight @ (np.abs(residual) <= _KEPT * width))
+        n_parameters += int(self.fit_intercept)
+        width *= np.sqrt(kept / max(kept - n_parameters, 0.5 * kept))
+        near = (np.abs(residual) <= _KEPT * width).astype(float)
+        return width, np.maximum(near, self._best_half(residual))
 
-    def spread(self, residual: Array) -> float:
+    def _spread(self, residual: Array) -> float:
         """Noise of which half of the residuals are as small as these, not zero."""
         middle = weighted_median(np.abs(residual)[:, None], self.weight)[0]
         largest = float(np.abs(self.y).max())
         return max(float(middle) / _NORMAL_MEDIAN, _LEAST_NOISE * largest, _TINY)
 
-    def best(self, residual: Array, part: float) -> Array:
-        """Mask of the rows with the smallest residuals, a part of them by weight."""
+    def _best_half(self, residual: Array) -> Array:
+        """Mask of the rows with the smallest residuals, half of them by weight."""
         order = np.argsort(np.abs(residual), kind="stable")
         before = np.cumsum(self.weight[order]) - self.weight[order]
         mask = np.zeros(len(order))
-        mask[order[before < part * (len(order) + 1)]] = 1.0
+        mask[order[before < 0.5 * (len(order) + 1)]] = 1.0
         return mask
 
 
@@ -178,7 +155,7 @@ def choose_sparse(
     widths, shares = np.empty((2, d))
     for k in range(d):
         one = SparseRows(Z, rows.Y[:, k], rows.weight, frame.fit_intercept)
-        keep, predicted = good_rows(one, random_state)
+        keep, width = one.good(random_state)
         weight = keep * rows.weight
         mass = float(weight.sum())
         share = mass / len(weight)
@@ -193,100 +170,12 @@ def choose_sparse(
         )
         residual = one.y - X @ coef - intercept
         freedom = mass - np.count_nonzero(coef) - int(frame.fit_intercept)
-        widths[k], shares[k] = predicted, share
+        widths[k], shares[k] = width, share
         if freedom >= 0.5 * mass:
-            widths[k] = np.sqrt(weight @ np.square(residual) / freedom)
+            widths[k] = max(width, np.sqrt(weight @ np.square(residual) / freedom))
         theta[: X.shape[1], k] = coef * frame.scale
         theta[X.shape[1] :, k] = intercept
     share = float(shares.min())
     verdict = Verdict.MINORITY if share < 0.5 else Verdict.SOUND
     chosen = widths if scale is None else scale
     return Choice(theta, chosen, share, np.eye(d), chosen, verdict)
-
-
-def good_rows(
-    rows: SparseRows, random_state: np.random.RandomState
-) -> tuple[Array, float]:
-    """Mask of the rows that the others predict, and the scale of these predictions."""
-    found = []
-    for error in _first_errors(rows):
-        for i in range(_FIRST_ROUNDS + _ROUNDS):
-            if i < _FIRST_ROUNDS:
-                keep = rows.best(error, _MOST if i else 0.5)
-            else:
-                keep = _near(rows, error, _CLOSE)[1]
-            error = _predicted_errors(rows, keep, random_state)
-            found.append((rows.spread(error), error))
-    error = min(found, key=lambda each: each[0])[1]
-    for _ in range(_LAST_ROUNDS):
-        width, keep = _near(rows, error, _KEPT)
-        error = _predicted_errors(rows, keep, random_state)
-    return _near(rows, error, _KEPT)[1], width
-
-
-def _near(rows: SparseRows, error: Array, scales: float) -> tuple[float, Array]:
-    """Scale of the population about zero, and the rows in it, at least half."""
-    first, total = np.array([rows.spread(error)]), float(rows.weight.sum())
-
-    def sums(function: Callable[[Array, Array], Array]) -> Array:
-        return function(error[:, None], rows.weight)
-
-    width = float(refined_scale(sums, first, 0.3 * first, total)[0])
-    near = (np.abs(error) <= scales * width).astype(float)
-    return width, np.maximum(near, rows.best(error, 0.5))
-
-
-def _first_errors(rows: SparseRows) -> Iterator[Array]:
-    """Several orders of the rows to begin with."""
-    wrapped = wrap(rows.Z, rows.weight, rows.fit_intercept)
-    yield np.abs(wrapped - rows.Z).sum(axis=1)
-    yield rows.residuals(rows.absolute(rows.Z))
-    yield rows.residuals(rows.absolute(wrapped))
-
-
-def _predicted_errors(
-    rows: SparseRows, keep: Array, random_state: np.random.RandomState
-) -> Array:
-    """Errors of predictions by kept rows, with folds of these left out in turn."""
-    largest = rows.largest_penalty(keep)
-    penalties = max(largest, _TINY) * _PART ** np.arange(_GRID)
-    errors = rows.errors(keep, penalties)
-    kept = random_state.permutation(np.flatnonzero(keep))
-    for fold in np.array_split(kept, min(_FOLDS, len(kept) - 1)):
-        part = keep.copy()
-        part[fold] = 0.0
-        errors[:, fold] = rows.errors(part, penalties)[:, fold]
-    squares = np.sort(np.square(errors[:, kept]), axis=1)
-    judged = squares[:, : max(1, int(_JUDGED * len(kept)))].sum(axis=1)
-    best: Array = errors[np.argmin(judged)]
-    return best
-
-
-def _unshrunk(rows: Array, target: Array, coefs: Array) -> Array:
-    """Least squares on the columns that each lasso has found.
-
-    Lassos that use more columns than `_UNSHRUNK` of the rows stay as they are.
-    """
-    found = coefs.copy()
-    for k in range(coefs.shape[1]):
-        used = np.flatnonzero(coefs[:, k])
-        if len(used) <= _UNSHRUNK * len(rows):
-            found[used, k] = np.linalg.lstsq(rows[:, used], target, rcond=None)[0]
-    return found
-
-
-def wrap(values: Array, weight: Array, centred: bool) -> Array:
-    """Columns with far values drawn to the middle, about their medians.
-
-    Values up to `_CENTRAL` deviations stay, and those beyond `_FAR` become zero.
-    """
-    middle = weighted_median(values, weight) if centred else 0.0
-    away = values - middle
-    spread = weighted_median(np.abs(away), weight) / _NORMAL_MEDIAN
-    usual = np.sqrt(weight @ np.square(away) / weight.sum())
-    spread = np.where(spread > _LEAST_NOISE * usual, spread, usual)
-    z = np.abs(away) / np.where(spread > 0.0, spread, 1.0)
-    inside = np.clip((_FAR - z) / (_FAR - _CENTRAL), 0.0, 1.0)
-    factor = np.where(z > _CENTRAL, inside * _CENTRAL / np.maximum(z, _CENTRAL), 1.0)
-    wrapped: Array = middle + away * factor
-    return wrapped

@@ -27,6 +27,8 @@ _FAR_OUT = 30.0
 MAX_WHITENED = 1_000
 # Directions with a smaller variance relative to the largest one are undetermined.
 _RANK_TOLERANCE = 1e-10
+# Part of the variance in each direction that rows must have to determine a plane.
+_LEAST_PART = 1e-6
 # Largest number of parameters for which batches of normal equations are formed, twice
 # that with a penalty, where hat matrices are needed. Beyond it, conjugate gradients
 # need only products with the design.
@@ -71,11 +73,18 @@ def rounding_step(y: Array, weight: Array) -> float:
     """Smallest gap between repeated values of y if most rows have such values.
 
     Otherwise it is zero: y is continuous, or only some values, such as codes, repeat.
+    The same holds for the rows between the smallest and the largest of these values,
+    which may be the ends of a range to which y was clipped.
     """
     values, inverse, count = np.unique(y, return_inverse=True, return_counts=True)
     tied = count > 1
-    if tied.sum() < 2 or weight[tied[inverse]].sum() < 0.5 * weight.sum():
+    if tied.sum() < 2:
         return 0.0
+    ends = values[tied][[0, -1]]
+    for among in (np.ones(len(y), bool), (y > ends[0]) & (y < ends[1])):
+        mass = among * weight
+        if mass[tied[inverse]].sum() < 0.5 * mass.sum():
+            return 0.0
     gaps = np.diff(values[tied])
     return float(gaps[gaps > 1e-9 * gaps.max()].min())
 
@@ -233,6 +242,28 @@ class WhitenedRows:
         gram, right = self._normal_equations(w)
         return _solve(gram, right)
 
+    def determined(self, part: Array) -> Array:
+        """Whether parts of the rows, masks of shape (c, n), determine a plane each.
+
+        Requires `is_direct`. The whole design is orthonormal, so that the smallest
+        eigenvalue of a part is the share of the variance that it contains.
+        """
+        values = np.linalg.eigvalsh(self._gram(part * self.weight))
+        determined: Array = values[:, 0] > _LEAST_PART * self.n_rows
+        return determined
+
+    def completed(self, theta: Array, part: Array, guess: Array) -> Array:
+        """Planes with the directions that their rows leave open taken from a guess.
+
+        These are the directions of a dummy column, say, that is zero in all rows of
+        a part.
+        """
+        if not self.is_direct:
+            return theta
+        values, vectors = np.linalg.eigh(self._gram(part * self.weight))
+        open_ = vectors * (values <= _LEAST_PART * self.n_rows)[:, None, :]
+        return theta + open_ @ (np.swapaxes(open_, 1, 2) @ (guess - theta))
+
     def spent(self, confidence: Array) -> Array:
         """Degrees of freedom of weighted fits: the traces of their hat matrices."""
         if self.ridge is None:
@@ -256,14 +287,18 @@ class WhitenedRows:
         return h / np.maximum(1.0 - w * h, 1e-9)
 
     def _normal_equations(self, w: Array) -> tuple[Array, Array]:
+        gram = self._gram(w)
+        if self.ridge is not None:
+            gram += self.ridge
+        return gram, self.gradient(w[:, None, :] * self.Y.T)
+
+    def _gram(self, w: Array) -> Array:
         assert self.products is not None
         r = self.n_parameters
         i, j = _upper_triangle(r)
         gram = np.empty((len(w), r, r))
         gram[:, i, j] = gram[:, j, i] = w @ self.products
-        if self.ridge is not None:
-            gram += self.ridge
-        return gram, self.gradient(w[:, None, :] * self.Y.T)
+        return gram
 
     def _conjugate_gradients(self, w: Array, guess: Array | None) -> Array:
         right = self.gradient(w[:, None, :] * self.Y.T)
