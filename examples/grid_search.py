@@ -14,7 +14,7 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from sklearn_mm import ConvergenceDisplay, HalfQuadraticRobustRegressor
+from sklearn_mm import HalfQuadraticRobustRegressor, RobustFitDisplay
 
 # %%
 # Data
@@ -48,13 +48,14 @@ print(f"nonsense found: {np.isin(wrong, found).sum()} of {len(wrong)} rows")
 # %%
 # Results
 # -------
-# The display looks into searches and pipelines.
+# The display looks into searches and pipelines; it shows which rows the best model
+# takes for nonsense.
 fig, (left, right) = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
 scores = -search.cv_results_["mean_test_score"].reshape(len(kernels), len(tunings))
 for kernel, curve in zip(kernels, scores, strict=True):
     left.plot(tunings, curve, "o-", label=kernel)
 left.set(xlabel="tuning (noise scales)", ylabel="median absolute error, 3 folds")
 left.legend(title="kernel")
-ConvergenceDisplay.from_estimator(search, ax=right)
-right.set_title("the chosen model's bounds")
+RobustFitDisplay.from_estimator(search, X, y, ax=right)
+right.set_title("The chosen model")
 plt.show()

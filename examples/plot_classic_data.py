@@ -101,7 +101,7 @@ for ax, (title, (X, y, names, labels)) in zip(axes.flat, sets.items(), strict=Tr
     predicted = model.predict(X)
     places = np.column_stack([X[:, 0], y] if single else [predicted, y - predicted])
     for i in flagged if len(flagged) <= 8 else []:
-        left = places[i, 0] > ax.get_xlim()[0] + 0.8 * np.ptp(ax.get_xlim())
+        left = places[i, 0] > ax.get_xlim()[0] + 0.2 * np.ptp(ax.get_xlim())
         ax.annotate(
             names[i],
             places[i],

@@ -213,6 +213,7 @@ sphinx_gallery_conf = {
     "thumbnail_size": (400, 260),
     "copyfile_regex": r"never",
     "show_signature": False,
+    "capture_repr": ("_repr_html_",),  # no <matplotlib...> below a picture
 }
 warnings.filterwarnings("ignore", message=".*non-interactive.*")
 
