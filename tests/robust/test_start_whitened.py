@@ -3,13 +3,14 @@
 import numpy as np
 import pytest
 import scipy.sparse
-from numpy.testing import assert_allclose
+from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.linear_model import Ridge
 
 from sklearn_mm._robust.start.whitened import (
     WhitenedRows,
     WideRows,
     rounding_step,
+    row_labels,
     weighted_median,
     weighted_quantile,
 )
@@ -94,3 +95,10 @@ def test_rounding_step(rng):
     assert rounding_step(np.clip(y, -0.5, 0.5), one) == 0.0  # nor do two ends
     assert rounding_step(np.clip(np.round(y, 1), -0.5, 0.5), one) == pytest.approx(0.1)
     assert rounding_step(np.sign(y), one) == 2.0
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (50, 1), (200, 3), (40, 0)])
+def test_rows_are_labelled_as_by_numpy(shape):
+    table = np.random.default_rng(0).integers(-2, 3, size=shape) * 0.5
+    _, inverse = np.unique(table, axis=0, return_inverse=True)
+    assert_array_equal(row_labels(table), inverse.ravel())

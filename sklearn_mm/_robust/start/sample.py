@@ -11,7 +11,7 @@ import scipy.sparse
 
 from sklearn_mm._robust.linear import LinearPoint, LinearResidual
 from sklearn_mm._robust.problem import squared_norms
-from sklearn_mm._robust.start.whitened import MAX_WHITENED
+from sklearn_mm._robust.start.whitened import MAX_WHITENED, row_labels
 from sklearn_mm._rows.ranks import Drawn, Histogram
 from sklearn_mm._rows.table import Column, RowNumbers, Rows
 from sklearn_mm._solver.roles import Array, Indices
@@ -206,7 +206,8 @@ def _merge_copies(table: Array, weight: Array) -> tuple[Indices, Array]:
     Copies have the same least-squares residual, so that they are neighbours up to
     rounding. The result does not depend on rounding because exact values are compared.
     """
-    _, first, inverse = np.unique(table, axis=0, return_index=True, return_inverse=True)
-    total: Array = np.bincount(inverse.ravel(), weights=weight)
+    label = row_labels(table)
+    first = np.unique(label, return_index=True)[1]
+    total: Array = np.bincount(label, weights=weight)
     order = np.argsort(first)
     return first[order], total[order]

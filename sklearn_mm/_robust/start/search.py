@@ -63,6 +63,7 @@ from sklearn_mm._robust.start.whitened import (
     Array,
     WhitenedRows,
     WideRows,
+    row_labels,
 )
 from sklearn_mm.kernels import Kernel
 
@@ -389,8 +390,7 @@ def _admitted(rows: WhitenedRows, found: Populations) -> Array:
     # Rows that lie on the plane, or that have the most frequent value of y.
     tiny = np.abs(rows.residuals(found.theta)) <= _EXACT_ROUNDINGS * rows.exact[:, None]
     mass = tiny.all(axis=1) @ w
-    _, value = np.unique(rows.Y, axis=0, return_inverse=True)
-    value = value.ravel()
+    value = row_labels(rows.Y)
     if value.max() + 1 < n:
         inside = found.distance <= Window.of(rows.n_outputs).square
         same = [np.bincount(value, w * mask).max() for mask in inside]

@@ -69,6 +69,22 @@ def weighted_median(values: Array, weight: Array) -> Array:
     return weighted_quantile(values, weight, 0.5)
 
 
+def row_labels(table: Array) -> Array:
+    """Number of each row among the distinct rows, in their lexicographic order.
+
+    Column by column: `np.unique(table, axis=0)` compares records, and NumPy reports an
+    interrupt during that as a TypeError.
+    """
+    label = np.zeros(len(table), np.intp)
+    for column in table.T:
+        values, inverse = np.unique(column, return_inverse=True)
+        joined = label * len(values) + inverse
+        values, label = np.unique(joined, return_inverse=True)
+        if len(values) == len(table):
+            break
+    return label
+
+
 def rounding_step(y: Array, weight: Array) -> float:
     """Smallest gap between repeated values of y if most rows have such values.
 
