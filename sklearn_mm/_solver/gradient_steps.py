@@ -27,7 +27,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from sklearn_mm._solver.roles import Array, Inferred, Moved, Proposal, Trial
-from sklearn_mm._solver.vectors import DecayingSum
+from sklearn_mm._solver.vectors import DecayingSum, add_multiple
 
 # Largest fraction of a step that is made with a gradient that does not satisfy the
 # criterion, and the gap, relative to the bound, that is due to rounding errors.
@@ -127,7 +127,6 @@ class _StochasticStep:
     n_updates: int = 0
     average: bool = False
     mean_theta: DecayingSum | None = field(default=None, repr=False)
-    buffer: Array | None = field(default=None, repr=False)
 
     def propose(
         self, problem: Any, point: Any, trial: Trial, rejected: Proposal | None = None
@@ -146,16 +145,15 @@ class _StochasticStep:
         gradient, theta = inferred.trial.bounds.gradient, point.theta
         assert gradient is not None
         self.n_updates += 1
-        if self.buffer is None or self.buffer.dtype != theta.dtype:
-            self.buffer = np.empty_like(theta)
         rate = self.learning_rate / self.n_updates**self.power_t
-        change = self._direction(gradient, rate)
+        direction, factor = self._direction(gradient, rate)
         gap = inferred.trial.gap
         if not inferred.satisfied and gap > _EXACT * abs(inferred.trial.upper):
             allowed = inferred.trial.decrease / gap
-            change *= theta.dtype.type(min(_UNTRUSTED_SHARE, allowed))
-        size = _relative_norm(change, theta)
-        theta = theta + change
+            factor *= min(_UNTRUSTED_SHARE, allowed)
+        size = abs(factor) * _relative_norm(direction, theta)
+        theta = theta.copy()
+        add_multiple(theta, factor, direction)
         if self.average and self.n_updates % _AVERAGE_EVERY == 0:
             self._take_in(theta)
         return Moved(problem.at(theta), size, info={"step_size": rate})
@@ -173,8 +171,8 @@ class _StochasticStep:
         keep = (1.0 - 1.0 / length) ** _AVERAGE_EVERY
         self.mean_theta.add(keep, theta, 1.0 - keep)
 
-    def _direction(self, gradient: Array, rate: float) -> Array:
-        """The change of theta, in memory that may be overwritten."""
+    def _direction(self, gradient: Array, rate: float) -> tuple[Array, float]:
+        """The change of theta, as a vector and its factor."""
         raise NotImplementedError
 
 
@@ -185,15 +183,12 @@ class MomentumDescent(_StochasticStep):
     momentum: float = 0.0
     velocity: Array | None = field(default=None, repr=False)
 
-    def _direction(self, gradient: Array, rate: float) -> Array:
-        assert self.buffer is not None
+    def _direction(self, gradient: Array, rate: float) -> tuple[Array, float]:
         if self.velocity is None:
-            self.velocity = np.zeros_like(self.buffer)
+            self.velocity = np.zeros_like(gradient)
         self.velocity *= self.momentum
-        np.multiply(gradient, gradient.dtype.type(rate), out=self.buffer)
-        self.velocity -= self.buffer
-        np.copyto(self.buffer, self.velocity)
-        return self.buffer
+        add_multiple(self.velocity, -rate, gradient)
+        return self.velocity, 1.0
 
 
 @dataclass
@@ -209,10 +204,12 @@ class Adam(_StochasticStep):
     epsilon: float = 1e-8
     mean: DecayingSum | None = field(default=None, repr=False)
     square: DecayingSum | None = field(default=None, repr=False)
+    buffer: Array | None = field(default=None, repr=False)  # overwritten by each step
 
-    def _direction(self, gradient: Array, rate: float) -> Array:
+    def _direction(self, gradient: Array, rate: float) -> tuple[Array, float]:
+        if self.buffer is None or self.buffer.dtype != gradient.dtype:
+            self.buffer = np.empty_like(gradient)
         buffer = self.buffer
-        assert buffer is not None
         if self.mean is None or self.square is None:
             self.mean, self.square = DecayingSum.like(buffer), DecayingSum.like(buffer)
         mean, square, t = self.mean, self.square, self.n_updates
@@ -222,9 +219,7 @@ class Adam(_StochasticStep):
         first = mean.factor * (1.0 - self.beta_1) / (1.0 - self.beta_1**t)
         second = math.sqrt(square.factor * (1.0 - self.beta_2))
         correction = math.sqrt(1.0 - self.beta_2**t)
-        real = buffer.dtype.type
         np.sqrt(square.stored, out=buffer)
-        buffer += real(self.epsilon / second)
+        buffer += buffer.dtype.type(self.epsilon / second)
         np.divide(mean.stored, buffer, out=buffer)
-        buffer *= real(-rate * first * correction / second)
-        return buffer
+        return buffer, -rate * first * correction / second
