@@ -202,10 +202,10 @@ class RobustRegressor(
     *Limitations.* The fit estimates the centre of the majority, given the features.
     This is not the mean if the noise itself is skewed, or if most but not all of the
     targets are zero. Rows are lost if half or more of their local neighbourhood are
-    outliers. With small leaves, neighbourhoods are small, and some of them have such a
-    majority by chance: gradient boosting with five rows per leaf often follows outliers
-    if 40% of the rows are outliers on one side. A regressor that cannot represent the
-    data at all leaves residuals that look like outliers.
+    outliers. Trees with small leaves follow outliers more easily: with five rows per
+    leaf and 40% of outliers on one side, gradient boosting often follows some of them.
+    A regressor that cannot represent the data at all leaves residuals that look like
+    outliers.
 
     A sample weight of k is not equivalent to repeating a row k times, since the copies
     may be assigned to different folds.
