@@ -10,6 +10,7 @@ from sklearn.pipeline import Pipeline
 from sklearn.utils._optional_dependencies import check_matplotlib_support
 from sklearn.utils.validation import check_consistent_length, check_is_fitted
 
+from sklearn_mm._robust.learner.regressor import RobustRegressor
 from sklearn_mm._robust.regressor import HalfQuadraticRobustRegressor
 
 _KINDS = ("auto", "fit", "residuals", "influence")
@@ -137,7 +138,7 @@ class RobustFitDisplay:
 
         Parameters
         ----------
-        estimator : HalfQuadraticRobustRegressor, Pipeline or search
+        estimator : HalfQuadraticRobustRegressor, RobustRegressor, Pipeline or search
             Fitted regressor, a pipeline that ends in one, or a search (such as
             :class:`~sklearn.model_selection.GridSearchCV`) whose best estimator is
             plotted.
@@ -160,7 +161,8 @@ class RobustFitDisplay:
               contribute in proportion to their weights W, so that outliers cannot mask
               each other. The dotted line is at three times the mean leverage of the
               rows that have weight. Rows to the right of it are bad leverage points if
-              they are outside the band, and good ones if they are inside.
+              they are outside the band, and good ones if they are inside. Not for
+              RobustRegressor, which has no leverages.
 
         ax : matplotlib Axes, default=None
             Axes to plot on. If None, a new figure is created.
@@ -197,10 +199,10 @@ class RobustFitDisplay:
         check_is_fitted(estimator)
         estimator = getattr(estimator, "best_estimator_", estimator)
         model = estimator[-1] if isinstance(estimator, Pipeline) else estimator
-        if not isinstance(model, HalfQuadraticRobustRegressor):
+        if not isinstance(model, HalfQuadraticRobustRegressor | RobustRegressor):
             raise TypeError(
-                "estimator must be a HalfQuadraticRobustRegressor or a pipeline that "
-                f"ends in one, got {type(model).__name__}."
+                "estimator must be a HalfQuadraticRobustRegressor, a RobustRegressor "
+                f"or a pipeline that ends in one, got {type(model).__name__}."
             )
         check_consistent_length(X, y)
         y_true, y_pred = np.asarray(y), estimator.predict(X)
@@ -388,6 +390,11 @@ def _legend_above_data(ax: Any) -> None:
 
 def _leverages(estimator: Any, model: Any, X: Any) -> dict[str, Any]:
     """Leverages and the threshold for high ones."""
+    if isinstance(model, RobustRegressor):
+        raise ValueError(
+            "kind='influence' requires a linear model; a RobustRegressor has no "
+            "leverages."
+        )
     if isinstance(estimator, Pipeline) and len(estimator) > 1:
         X = estimator[:-1].transform(X)
     leverage, mean = model._leverages(X)

@@ -15,6 +15,7 @@ from sklearn.preprocessing import PolynomialFeatures
 from sklearn_mm import (
     HalfQuadraticRobustRegressor,
     RobustFitDisplay,
+    RobustRegressor,
 )
 
 
@@ -145,6 +146,19 @@ def test_legend_hides_no_point(pyplot, rng, size, shift):
     for points in (display.scatter_, display.outliers_):
         places = ax.transData.transform(points.get_offsets())
         assert not any(box.contains(*place) for place in places)
+
+
+def test_any_regressor_made_robust(pyplot, line):
+    X, y = line
+    model = RobustRegressor(LinearRegression(), random_state=0).fit(X, y)
+    display = RobustFitDisplay.from_estimator(model, X, y)
+    assert n_points(display.outliers_) == np.sum(~model.inlier_mask(X, y)) >= 20
+    assert_allclose(display.weights, model.confidence(X, y))
+    assert display.radius == 3.0 * model.scale_
+    with pytest.raises(ValueError, match="has no leverages"):
+        RobustFitDisplay.from_estimator(model, X, y, kind="influence")
+    with pytest.raises(NotFittedError):
+        RobustFitDisplay.from_estimator(RobustRegressor(), X, y)
 
 
 def test_wrong_robust_fit_arguments(pyplot, contaminated, robust):

@@ -14,7 +14,7 @@ from sklearn.ensemble import (
     HistGradientBoostingRegressor,
     RandomForestRegressor,
 )
-from sklearn.exceptions import ConvergenceWarning
+from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.kernel_ridge import KernelRidge
 from sklearn.linear_model import LinearRegression, PoissonRegressor, Ridge
 from sklearn.model_selection import GridSearchCV, GroupKFold, KFold, TimeSeriesSplit
@@ -685,3 +685,49 @@ def test_graduated_takes_more_refits_than_there_are(rng):
     X = rng.normal(size=(30, 2))
     with pytest.raises(ValueError, match="criterion"):
         RobustRegressor(Ridge(), criterion="graduated").fit(X, X[:, 0])
+
+
+class TestNewRows:
+    def test_weights_and_mask_follow_the_residual(self, rng):
+        X, _, y = wavy(rng)
+        y, _ = spoil(rng, y, 0.2)
+        model = RobustRegressor(spline(), random_state=0).fit(X, y)
+        new = rng.uniform(-3, 3, size=(4, 2))
+        off = model.scale_ * np.array([0.0, 2.9, -3.1, 50.0])
+        y_new = model.predict(new) + off
+        weights = model.confidence(new, y_new)
+        assert weights[0] == 1.0
+        assert weights[3] == 0.0
+        assert weights[0] > weights[1] > weights[2] > weights[3]
+        np.testing.assert_array_equal(
+            model.inlier_mask(new, y_new), [True, True, False, False]
+        )
+
+    @pytest.mark.parametrize("tuning", [None, 2.0])
+    def test_weights_are_those_of_the_kernel(self, rng, tuning):
+        X = rng.normal(size=(100, 2))
+        Y = np.column_stack([X[:, 0], 10.0 * X[:, 1]])
+        Y += rng.normal(size=Y.shape) * [0.1, 1.0]
+        model = RobustRegressor(Ridge(), tuning=tuning, random_state=0).fit(X, Y)
+        kernel = get_kernel(model.kernel)
+        width = 1.2 * kernel.tuning_constant(2) if tuning is None else tuning
+        scaled = (Y - model.predict(X)) / model.scale_ / width
+        expected = kernel.weight(np.square(scaled).sum(axis=1))
+        np.testing.assert_allclose(model.confidence(X, Y), expected)
+        off = model.predict(X) + np.array([0.0, 20.0]) * model.scale_
+        assert not model.inlier_mask(X, off).any()
+
+    @pytest.mark.parametrize("method", ["confidence", "inlier_mask"])
+    def test_bad_input(self, data, method):
+        X, y = data
+        with pytest.raises(NotFittedError):
+            getattr(RobustRegressor(Ridge()), method)(X, y)
+        judge = getattr(RobustRegressor(Ridge(), random_state=0).fit(X, y), method)
+        with pytest.raises(ValueError, match="y has 2 outputs"):
+            judge(X, np.column_stack([y, y]))
+        with pytest.raises(ValueError, match="inconsistent numbers of samples"):
+            judge(X, y[:-1])
+        with pytest.raises(ValueError, match="y contains NaN"):
+            judge(X, np.full(len(y), np.nan))
+        with pytest.raises(ValueError, match="features"):
+            judge(np.zeros((len(y), 17)), y)

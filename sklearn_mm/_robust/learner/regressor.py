@@ -36,6 +36,7 @@ from sklearn_mm._estimator import (
 )
 from sklearn_mm._robust.inference_mixin import inlier_scales
 from sklearn_mm._robust.learner.binning import binned_once
+from sklearn_mm._robust.learner.new_rows import NewRowsMixin
 from sklearn_mm._robust.learner.out_of_fold import OutOfFold, Split, halves, partition
 from sklearn_mm._robust.learner.rounds import Reweighting, RobustLoss
 from sklearn_mm._robust.learner.start import (
@@ -69,6 +70,7 @@ _ETA, _ETA_PRIME, _RHO = 0.7, 0.85, 0.5
 
 
 class RobustRegressor(
+    NewRowsMixin,
     DocumentedMixin,
     PersistentMixin,
     MetaEstimatorMixin,
@@ -200,8 +202,10 @@ class RobustRegressor(
     *Limitations.* The fit estimates the centre of the majority, given the features.
     This is not the mean if the noise itself is skewed, or if most but not all of the
     targets are zero. Rows are lost if half or more of their local neighbourhood are
-    outliers. A regressor that cannot represent the data at all leaves residuals that
-    look like outliers.
+    outliers. Trees with small leaves follow outliers more easily: with five rows per
+    leaf and 40% of outliers on one side, gradient boosting often follows some of them.
+    A regressor that cannot represent the data at all leaves residuals that look like
+    outliers.
 
     A sample weight of k is not equivalent to repeating a row k times, since the copies
     may be assigned to different folds.
@@ -328,6 +332,7 @@ class RobustRegressor(
         if kept.confidence is None:
             self.weights_ = np.ones(len(y))
         self.scale_ = float(noise.scale[0]) if y.ndim == 1 else noise.scale
+        self._fitted_kernel = self._kernel(len(noise.scale))
         norm = np.sqrt(noise.squares(targets.residual(kept.prediction)))
         self.inlier_mask_ = norm <= inlier_scales(len(noise.scale))
         self.history_ = history
@@ -412,6 +417,14 @@ class RobustRegressor(
         scale = np.full(n_outputs, float(self.scale))
         return Noise(scale, np.ones(len(plain))), start
 
+    def _kernel(self, n_outputs: int) -> tuple[Any, float]:
+        """The kernel and its width in units of the scale."""
+        kernel = get_kernel(self.kernel)
+        tuning = self.tuning
+        if tuning is None:
+            tuning = _WIDER * kernel.tuning_constant(n_outputs)
+        return kernel, tuning if np.isfinite(tuning) else _ANY_WIDTH
+
     def _rounds(
         self,
         learner: OutOfFold,
@@ -421,11 +434,7 @@ class RobustRegressor(
         start: Array,
     ) -> tuple[_Kept, Bunch]:
         """The best round and the history of all rounds."""
-        kernel = get_kernel(self.kernel)
-        tuning = self.tuning
-        if tuning is None:
-            tuning = _WIDER * kernel.tuning_constant(len(noise.scale))
-        width = tuning if np.isfinite(tuning) else _ANY_WIDTH
+        kernel, width = self._kernel(len(noise.scale))
 
         def squares(prediction: Array) -> Array:
             return noise.squares(targets.residual(prediction)) / width**2
