@@ -175,7 +175,7 @@ class MiniBatches:
             satisfied = self.criterion.satisfied(trial, memory)
             # A gap that is due to rounding cannot be reduced, and is accepted.
             satisfied = satisfied or (gap > 0.5 * previous and _tiny(trial))
-            capped = not satisfied and max(free, clamped) >= self.max_effort
+            capped = not satisfied and effort >= self.max_effort
             if satisfied or capped or prescribed is not None:
                 break
             previous = gap
@@ -201,16 +201,11 @@ class MiniBatches:
         curved = trial.bounds.gap_curvature > trial.gap
         deep = phases.energy.n_hidden > 1
         # Both gaps contain what the free phase leaves.
-        if (
-            deep
-            and 2.0 * free_gap > 0.5 * (free_gap + clamped_gap)
-            and (free < self.max_effort)
-        ):
+        mostly_free = 2.0 * free_gap > 0.5 * (free_gap + clamped_gap)
+        if deep and mostly_free:
             phases.more_free(network)
             free += 1
-        if (curved or 2.0 * free_gap <= 0.5 * (free_gap + clamped_gap)) and (
-            clamped < self.max_effort
-        ):
+        if curved or not mostly_free:
             clamped += 1
         return free, clamped
 

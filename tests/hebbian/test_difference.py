@@ -92,11 +92,15 @@ def test_identities_hold_for_any_pulls(
     other = upper_bound(network, drive, Y, z_hat, exact.s)
     for bound in (solved.upper, other):
         assert np.all(found.upper - found.gap <= bound + 1e-10 * scale)
+    free_gap = 0.0
     for gap, k in zip(phases.snapshot().free_gaps[1:], energy.hidden, strict=True):
         r = phases.z[k] - (drive if k == 1 else network.affine(phases.z[k - 1], k - 1))
         miss = r - phases.mu[k]
         expected = 0.5 * energy.weights[k - 1] * row_products(miss, miss)
         assert np.all(np.abs(gap - expected) <= 1e-10 * scale)
+        free_gap = free_gap + expected
+    for gap in (found.free_gap, phases.free_gap_of_rows()):
+        assert np.all(np.abs(gap - free_gap) <= 1e-10 * scale)
 
 
 @pytest.mark.parametrize("activation", sorted(BOXES))
@@ -309,3 +313,46 @@ def test_more_passes_from_where_the_last_ones_ended():
     for _ in range(29):
         phases.more_clamped(network, Y)
     assert_allclose(measure(phases, X, Y).upper, expected.upper, rtol=1e-9)
+
+
+def test_mean_pulls_are_those_of_all_layers():
+    """Started from them, rows that are all alike need no further pass."""
+    network, _, drive, Y = make(13, 0.05, n_rows=1)
+    drive, Y = np.repeat(drive, 7, axis=0), np.repeat(Y, 7, axis=0)
+    phases = phases_of(network, drive, Y, free=40)
+    experience = Experience.none(network.energy)
+    phases.remember_pulls(experience)
+    for k in range(1, network.energy.n_hidden):
+        assert_allclose(experience.pulls[k], phases.q[k][0], rtol=1e-12)
+    cold, warm = (
+        phases_of(network, drive, Y, free=0, pulls=pulls).free_gap_of_rows()
+        for pulls in (None, experience.pulls)
+    )
+    assert np.all(warm <= 1e-15 * cold)
+
+
+@pytest.mark.parametrize("passes", [2, 3])
+def test_damping_leaves_nothing_in_the_direction_of_a_pass(passes):
+    """What is left after a pass is orthogonal to its change, layer by layer."""
+    network, _, drive, _ = make(14, 0.1, n_rows=50, scale=0.5)
+    layers = range(1, network.energy.n_hidden)
+    phases = DifferencePhases(network.energy, 50, np.float64)
+    phases.drive[:] = drive
+
+    def shares(experience, learn):
+        phases.free(network, passes, experience, learn)
+        left = [*phases._changes[1:passes], phases.p]
+        return np.array(
+            [
+                [abs(np.vdot(a[k], b[k]) / np.vdot(b[k], b[k])) for k in layers]
+                for a, b in zip(left, phases._changes, strict=True)
+            ]
+        )
+
+    experience = Experience.none(network.energy)
+    before = shares(experience, learn=False)
+    for _ in range(60):
+        after = shares(experience, learn=True)
+    assert np.all(np.abs(experience.omega) < 0.4)  # no limit was met
+    assert np.all(before > 1e-3)
+    assert np.all(after < 1e-6 * before)

@@ -1,4 +1,4 @@
-"""Inference of mini-batches: what it learns, and when it changes its method."""
+"""Inference of batches: what it learns, and when it changes its method."""
 
 import copy
 import pickle
@@ -10,10 +10,10 @@ from numpy.testing import assert_allclose, assert_array_equal
 from reference import LOSSES, make_energy, make_theta
 
 from sklearn_mm._hebbian.energy import unpack
-from sklearn_mm._hebbian.inference import MiniBatches
+from sklearn_mm._hebbian.inference import FullBatches, MiniBatches
 from sklearn_mm._hebbian.problem import ContrastiveProblem
 from sklearn_mm._solver.gradient_steps import Adam
-from sklearn_mm._solver.roles import Memory
+from sklearn_mm._solver.roles import Bounds, Memory
 from sklearn_mm.criteria import Fixed, SufficientDescent
 
 SIZES = (20, 16, 16, 16, 4)
@@ -147,3 +147,85 @@ def test_passes_are_learnt():
         for rows in batches():
             strict(problem, point, rows, MEMORY, Adam(1e-3))
     assert strict.free_passes <= 2 and strict.clamped_passes == 1
+
+
+def test_half_a_pass_less_after_sixteen_batches_that_had_one_to_spare():
+    problem, point = make()
+    inference = MiniBatches(SufficientDescent(1e9))
+    passes = []
+    for rows in batches(size=10):
+        inference(problem, point, rows, MEMORY, Adam(1e-3))
+        passes.append(inference.free_passes)
+    assert passes[:16] == [1.5] * 15 + [1.0]
+    # One pass is always made.
+    assert passes[16:] == [1.0] * 14
+
+
+@pytest.mark.parametrize("max_effort", [1, 2, 3])
+def test_passes_end_at_the_cap(max_effort):
+    problem, point = make(0.1)
+    inference = MiniBatches(SufficientDescent(1e-30), max_effort=max_effort)
+    inferred = inference(problem, point, batches()[0], MEMORY, Adam(1e-3))
+    assert inferred.capped and not inferred.satisfied
+    assert inferred.trial.effort == max_effort
+    assert not inference.slow
+
+
+class TestFullBatches:
+    """The number of passes on all rows, for criteria that need a known number."""
+
+    def outcomes(self, *needs, **options):
+        """Passes of all trials, and the outcome, round by round."""
+        efforts = []
+
+        class Needs(Fixed):
+            def prescribe(self, memory):
+                return None
+
+            def satisfied(self, trial, memory):
+                return trial.effort >= needs[memory.iteration]
+
+            def attainable(self, trial, memory):
+                return True
+
+        class Problem:
+            def cold_bounds(self, point, effort):
+                efforts.append(effort)
+                return Bounds(1.0, 0.0, np.zeros(1))
+
+        _, point = make()
+        inference = FullBatches(Needs(), **options)
+        found = []
+        for i in range(len(needs)):
+            efforts.clear()
+            memory = Memory(1.0, 1.0, iteration=i)
+            inferred = inference(Problem(), point, None, memory, Adam(1e-3))
+            assert inferred.work == sum(efforts)
+            assert inferred.trial.effort == efforts[-1]
+            found.append((list(efforts), inferred))
+        return found
+
+    def test_passes_grow_by_half(self):
+        (efforts, inferred), (again, _) = self.outcomes(40, 40, effort=1.0)
+        assert efforts[:3] == [1.0, 2.0, 3.0]
+        assert inferred.satisfied and not inferred.capped
+        ratios = np.divide(efforts[3:], efforts[2:-1])
+        assert np.all((ratios > 1.3) & (ratios <= 1.5))
+        assert efforts[-2] < 40 <= efforts[-1]
+        # What was enough is tried first in the next round.
+        assert again == efforts[-1:]
+
+    def test_one_less_after_rounds_in_a_row_for_which_it_was_enough(self):
+        found = self.outcomes(*[1] * 9, effort=4.0, patience=3)
+        firsts = [efforts for efforts, _ in found]
+        assert firsts == [[4.0]] * 3 + [[3.0]] * 3 + [[2.0]] * 3
+        # Counting starts again where it was not, and there is a least number.
+        found = self.outcomes(1, 1, 5, 1, 1, 1, 1, effort=4.0, patience=3)
+        assert [efforts[0] for efforts, _ in found] == [4.0] * 3 + [6.0] * 3 + [5.0]
+        found = self.outcomes(*[1] * 6, effort=2.0, patience=3)
+        assert [efforts for efforts, _ in found] == [[2.0]] * 6
+
+    def test_cap(self):
+        ((efforts, inferred),) = self.outcomes(40, effort=4.0, max_effort=10.0)
+        assert efforts == [4.0, 6.0, 9.0, 10.0]
+        assert inferred.capped and not inferred.satisfied

@@ -115,6 +115,14 @@ class TestRobustR2:
         with pytest.raises(ValueError, match="multioutput must be one of"):
             robust_r2_score(y, y, multioutput="variance")
 
+    def test_most_predictions_are_exact(self, rng):
+        """A scale of zero: all others are outliers, however small or large."""
+        y = rng.normal(size=50)
+        for error in (1e-9, 1.0, 1e60):
+            pred = y.copy()
+            pred[:10] += error
+            assert robust_r2_score(y, pred) == 1.0
+
 
 class TestScorer:
     def test_picks_the_model_that_predicts_inliers(self, rng):

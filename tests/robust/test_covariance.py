@@ -14,6 +14,7 @@ from sklearn_mm._robust.covariance import (
     inverse_symmetric,
     nonrobust_covariance,
     psi_moments,
+    sandwich_covariance,
     t_quantile,
     undetermined,
 )
@@ -173,6 +174,24 @@ def test_estimated_scales_of_redescending_kernels(name):
     ratio = (1.0 + a * spread * 4 / known.count) / (1.0 + spread * 4 / known.count)
     assert estimated.noise(4.0) == pytest.approx(ratio**2 * known.noise(4.0))
     assert (ratio > 1.0) == (a > 1.0)
+
+
+@pytest.mark.parametrize("part", [0.05, 0.2, -1.0])
+def test_curvature_of_a_sandwich(part):
+    """It is that of the rows, unless it is too flat in some direction of rho G."""
+    rng = np.random.default_rng(0)
+    X, r = rng.normal(size=(80, 3)), rng.normal(size=(80, 1))
+    influence = Influence.of(r, get_kernel("tukey"), 4.685)
+    moments = psi_moments(get_kernel("tukey"), r, 4.685)
+    gram = X.T @ (influence.weight[:, None] * X)
+    meat = X.T @ (np.square(influence.psi) * X)
+    rho = moments.curvature
+    # In one direction of the coordinates that whiten rho G, only a part is left.
+    root = np.linalg.cholesky(rho * gram)
+    curvature = root @ np.diag([1.3, part, 0.8]) @ root.T
+    found = sandwich_covariance(gram, moments, meat, gram - curvature)
+    bread = np.linalg.inv(curvature if part > 0.1 else rho * gram)
+    np.testing.assert_allclose(found.matrix, bread @ meat @ bread, rtol=1e-8)
 
 
 def test_nothing_left():

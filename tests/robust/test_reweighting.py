@@ -106,6 +106,16 @@ class TestKeptMatrix:
         exact, _ = minimize(model, np.zeros(4), weight)
         assert_array_equal(far.point.theta, exact.point.theta)
 
+    @pytest.mark.parametrize("share", [0.45, 0.55])
+    def test_half_the_distance_is_the_limit(self, rng, keep_many, share):
+        X, Y = rng.normal(size=(500, 3)), rng.normal(size=(500, 1))
+        weight, start = np.ones(500), rng.normal(size=4)
+        model, step = make_model(X, Y, weight), ReweightedLeastSquares()
+        best = minimize(model, start, weight, step)[0].point.theta
+        gram = step.state.gram
+        minimize(model, best + share * (start - best), weight, step)
+        assert (step.state.gram is gram) == (share < 0.5)
+
     def test_line_search_at_the_minimum_stays(self, rng, keep_many):
         X = rng.normal(size=(50, 2))
         Y = (X @ [1.0, 2.0])[:, None]

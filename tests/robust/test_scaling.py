@@ -9,6 +9,8 @@ from linear_problem import frame_of
 from numpy.testing import assert_allclose, assert_array_equal
 
 from sklearn_mm._robust.scaling import ColumnMoments, Scaling
+from sklearn_mm._rows import ranks
+from sklearn_mm._rows.sources import lazy_rows
 from sklearn_mm._rows.statistics import unit_weights
 from sklearn_mm._rows.table import Rows
 
@@ -133,6 +135,41 @@ def test_coefficients_are_in_the_precision_of_the_data(rng, dtype):
             scaling.plane(np.ones(4))
     else:
         scaling.plane(np.ones(4))
+
+
+@pytest.mark.parametrize("fit_intercept", [True, False])
+def test_a_single_coefficient_may_be_too_large(rng, fit_intercept):
+    X, y = make(rng, dtype=np.float32)
+    scaling, _, _ = scaling_of(X, y, fit_intercept=fit_intercept)
+    theta = np.ones(3 + fit_intercept)
+    theta[1] = 1e60
+    with pytest.raises(ValueError, match="too large for float32"):
+        scaling.plane(theta)
+
+
+@pytest.mark.parametrize("few", [0, 10**5])
+@pytest.mark.parametrize("fit_intercept", [True, False])
+@pytest.mark.parametrize("kind", ["spread", "half equal"])
+def test_targets_in_blocks_have_the_same_units(
+    rng, monkeypatch, few, fit_intercept, kind
+):
+    """Also where medians take more than one visit to the rows."""
+    dask = pytest.importorskip("dask")
+    da = pytest.importorskip("dask.array")
+    monkeypatch.setattr(ranks, "_FEW_ROWS", few)
+    X, y = make(rng, d=2)
+    if kind == "half equal":
+        y[:40, 0] = 0.0 if not fit_intercept else -7.0
+    copies = rng.integers(1, 4, 60).astype(float)
+    expected, _, weight = scaling_of(X, y, copies, fit_intercept)
+    rows = Rows.of(lazy_rows(da.from_array(X, chunks=(25, -1))))
+    with dask.config.set(scheduler="synchronous"):
+        columns = rows.place(y), rows.place(weight)
+        found = Scaling.of(rows, *columns, 1.0, fit_intercept, "Estimator")
+    assert_array_equal(found.centre, expected.centre)
+    assert_array_equal(found.spread, expected.spread)
+    if kind == "half equal":
+        assert found.spread[0] == np.abs(y[:, 0] - found.centre[0]).max()
 
 
 class TestBadData:

@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
+from scipy.optimize import minimize_scalar
 from scipy.stats import norm
 
+from sklearn_mm._robust.start import evidence as evidence_module
 from sklearn_mm._robust.start import population
 from sklearn_mm._robust.start.evidence import evidence
 from sklearn_mm._robust.start.population import Populations, Window, refined_scale
@@ -211,3 +213,81 @@ def test_evidence_knows_a_second_plane(rng):
     expected -= 0.9 * 7 * ratios.sum()
     assert_allclose(nats[0], expected, rtol=1e-6)
     assert nats[0] > 5.0
+
+
+@pytest.mark.parametrize("n_others", [8, 10])
+def test_a_second_plane_takes_rows(monkeypatch, n_others):
+    """With fewer than one and a half per parameter, here nine, there is none."""
+    rng = np.random.default_rng(0)
+    x, noise = rng.normal(size=(50, 5)), 1e-4 * rng.normal(size=50)
+    other = np.arange(50) < n_others
+    y = np.where(other, 2.0 - 4.0 * x.sum(axis=1), x.sum(axis=1)) + noise
+    rows = WhitenedRows.of(x, y[:, None], np.ones(50), np.zeros(5), True)
+    everything = all_rows(rows, rows.solve(np.ones((1, 50))))
+    part = settle(rows, rows.solve(~other[None] * 1.0), 1e-4 / rows.unit[None])
+    windows = np.ones(50, bool), ~other[None]
+
+    def nats():
+        return evidence_module._two_laws(rows, everything, part, *windows)[0]
+
+    found = nats()
+    monkeypatch.setattr(evidence_module, "_OWN_PLANE", 0.0)
+    always = nats()
+    monkeypatch.setattr(evidence_module, "_OWN_PLANE", np.inf)
+    never = nats()
+    assert always > never + 1.0
+    assert found == (always if n_others >= 9 else never)
+
+
+def test_shares_of_evidence_are_close_enough():
+    """Any share in between would add less than half a nat."""
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        x = rng.normal(size=(100, 1))
+        y = x[:, 0] + 0.1 * rng.normal(size=100)
+        y[:70] += 3.0 * rng.normal(size=70)
+        rows = WhitenedRows.of(x, y[:, None], np.ones(100), np.zeros(1), True)
+        everything = all_rows(rows, rows.solve(np.ones((1, 100))))
+        truth = rows.whiten(np.array([[1.0], [0.0]]))
+        part = settle(rows, truth, np.array([[0.1]]) / rows.unit)
+        ratio = np.log(everything.scale / part.scale)[0, 0]
+        log = ratio + 0.5 * (everything.distance - part.distance)[0]
+        inside = everything.distance[0] <= Window.of(1).square
+        odds = np.exp(log[inside]) * Window.of(1).probability - 1.0
+        best = minimize_scalar(
+            lambda share, odds=odds: -np.log1p(share * odds).sum(),
+            bounds=(0.2, 0.97),
+            method="bounded",
+        )
+        assert 0.25 < best.x < 0.4
+        free = 0.9 * (rows.effective + 1.0) * ratio
+        assert evidence(rows, everything, part)[0][0] >= -best.fun - free - 0.5
+
+
+def test_both_sides_of_a_rank_have_a_share(rng):
+    """The definition, rank by rank and share by share."""
+    X = rng.normal(size=(30, 3))
+    X[:9] *= 6.0
+    y = X.sum(axis=1) + rng.normal(size=30)
+    rows = WhitenedRows.of(X, y[:, None], np.ones(30), np.zeros(3), True)
+    in_smaller = rng.random((2, 30)) < 0.8
+    odds = rng.uniform(0.0, 5.0, size=(2, 30))
+    orders = np.argsort(rows.leverage(in_smaller), axis=1)
+    for c in range(2):  # half of the rows that are far out follow
+        odds[c, orders[c, 20:]] = np.repeat([-0.95, 3.0], 5)
+    each = np.log1p(np.array([0.2, 0.5, 0.8])[:, None, None] * odds)
+    found = evidence_module._far_out(rows, each, in_smaller)
+    for c in range(2):
+        terms = each[:, c, orders[c]]
+        ranks = np.arange(int(np.ceil(rows.majority)), 31)
+        low, high = (
+            np.array([part.sum(axis=1).max() for part in parts])
+            for parts in (
+                [terms[:, :t] for t in ranks],
+                [terms[:, t:] for t in ranks],
+            )
+        )
+        best = (low + np.maximum(high, 0.0)).max()
+        # Neither one share for all rows nor none of those far out is as good.
+        assert best > max(terms.sum(axis=1).max(), low.max()) + 0.1
+        assert_allclose(found[c], best - np.log(31.0 - rows.majority))

@@ -673,6 +673,14 @@ class TestNetworks:
         for first, second in zip(model.coefs_, local.coefs_, strict=True):
             assert_array_equal(first, second)
         assert_array_equal(model.classes_, [False, True])
+        # A column of targets is a vector, and labels may be of any kind.
+        names = np.where(y > 0, "yes", "no")
+        column = ContrastiveHebbianClassifier((8, 5), **params).fit(
+            X_blocks, in_blocks(names[:, None], 700)
+        )
+        for first, second in zip(column.coefs_, local.coefs_, strict=True):
+            assert_array_equal(first, second)
+        assert_array_equal(column.classes_, ["no", "yes"])
         assert model.bounds(X_blocks, y_blocks > 0) == local.bounds(X, y > 0)
         local = ContrastiveHebbianRegressor((8, 5), **params).fit(X, y)
         model = ContrastiveHebbianRegressor((8, 5), **params).fit(X_blocks, y_blocks)

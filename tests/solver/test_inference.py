@@ -384,6 +384,11 @@ class TestBisection:
         assert inferred.satisfied
         assert inferred.work < 60
 
+    @pytest.mark.parametrize("effort", [1.01, 1.5, 3.0])
+    def test_prescribed_efforts_are_shares(self, effort):
+        with pytest.raises(ValueError, match=r"prescribes an effort .* in \[0, 1\]"):
+            search(Fixed(effort), previous=1.0)
+
     def test_graduated_prescribes(self):
         criterion = Graduated(n_levels=3, n_iter_per_level=2)
         efforts = [

@@ -245,6 +245,45 @@ class TestLoop:
         # The record itself stays as it is.
         assert_array_equal(history.to_bunch().upper_bound, plain.upper_bound)
 
+    def test_epochs_elsewhere(self):
+        """They end a run only if they say so, and are recorded when they arrive."""
+        history, sent = History(), []
+
+        def elsewhere(progress):
+            there = History()
+            minimize(
+                Parabola(),
+                progress.point,
+                inference=Continuation(Fixed(1)),
+                step=GradientStep(),
+                memory=progress.memory,
+                history=there,
+                max_iter=2,
+                tol=None,
+            )
+            sent.append(time.perf_counter() - history._start)
+            history.extend(there)
+            return True
+
+        result = minimize(
+            Parabola(),
+            At(START),
+            inference=Continuation(Fixed(1)),
+            step=GradientStep(),
+            memory=Memory.start(10.0),
+            history=history,
+            max_iter=3,
+            tol=1e9,
+            epoch_elsewhere=elsewhere,
+        )
+        assert result.status is Status.MAX_ITER
+        found = history.to_bunch()
+        assert found.epoch.tolist() == [0, 0, 1, 1, 2, 2]
+        arrived = found.time.reshape(3, 2)
+        assert_array_equal(arrived[:, 0], arrived[:, 1])
+        assert np.all(arrived[:, 0] >= sent)
+        assert np.all(arrived[:-1, 0] <= sent[1:])
+
     def test_nothing_recorded(self):
         assert not History().to_bunch(3.0)
         assert len(History()) == 0

@@ -308,5 +308,5 @@ def _binned(residual: Array, weight: Array, width: float) -> Array:
     size = np.abs(residual[:, 0])
     number = np.minimum(size / width, float(_BINS)).astype(np.intp)
     there = (weight, weight * np.square(size))
-    sums = [np.bincount(number, part, minlength=_BINS + 1)[:_BINS] for part in there]
+    sums = [np.bincount(number, part, minlength=_BINS)[:_BINS] for part in there]
     return np.array(sums)
