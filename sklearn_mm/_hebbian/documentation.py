@@ -119,7 +119,8 @@ PARAMETERS = """hidden_layer_sizes : int or array-like of int, default=(64,)
         Strength of the L2 penalty ``alpha / 2 * ||W||^2``, which is added to the *mean*
         loss. (MLPRegressor divides its `alpha` by the number of rows in a batch.) The
         penalty keeps the weights small, and thereby the number of passes. "auto" is
-        5e-5, or ``1 / n_samples`` if that is larger and `fit` uses mini-batches.
+        2e-4 with ``loss="log_loss"`` and 5e-5 otherwise, or ``1 / n_samples`` if that
+        is larger and `fit` uses mini-batches.
 
     max_iter : int, default=300
         Maximum number of epochs.

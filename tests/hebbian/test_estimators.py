@@ -458,6 +458,10 @@ def test_rate_and_penalty_by_default():
     assert_allclose(rates, [0.004, 0.002, 0.001, 0.001, 0.001])
     penalties = [penalty_of(model, n) for n in (100, 20_000, 10**7, None)]
     assert_allclose(penalties, [0.01, 5e-5, 5e-5, 5e-5])
+    for loss, least in (("log_loss", 2e-4), ("squared_error", 5e-5)):
+        classifier = ContrastiveHebbianClassifier(loss=loss)
+        penalties = [penalty_of(classifier, n) for n in (100, 10**7, None)]
+        assert_allclose(penalties, [0.01, least, least])
     model.set_params(learning_rate_init=0.7, alpha=0.3)
     assert (learning_rate_of(model, 10), penalty_of(model, 10)) == (0.7, 0.3)
     assert learning_rate_of(ContrastiveHebbianRegressor(solver="sgd"), 10) == 0.001
