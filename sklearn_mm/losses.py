@@ -51,6 +51,8 @@ class Loss:
     """
 
     curvature: ClassVar[float] = 1.0
+    #: Whether the second derivative is equal to `curvature` everywhere.
+    quadratic: ClassVar[bool] = False
 
     def value(self, output: Array, target: Array) -> Array:
         """Loss of every row, non-negative.
@@ -97,6 +99,8 @@ class SquaredError(Loss):
     >>> SquaredError().value(np.array([[1.0, 3.0]]), np.array([[0.0, 1.0]]))
     array([2.5])
     """
+
+    quadratic: ClassVar[bool] = True
 
     def value(self, output: Array, target: Array) -> Array:
         """Loss of every row."""
