@@ -42,7 +42,7 @@ free gap), and mini-batches are trained on it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -58,7 +58,6 @@ from sklearn_mm._hebbian.energy import (
     row_products,
 )
 from sklearn_mm._hebbian.gradient import Parameters, Stacks
-from sklearn_mm._hebbian.memory import Block
 from sklearn_mm._solver.vectors import add_multiple
 
 _matmul, _add, _subtract, _multiply = np.matmul, np.add, np.subtract, np.multiply
@@ -82,6 +81,19 @@ class Experience:
         """Before the first batch."""
         pulls = [None, *(np.zeros(energy.sizes[k]) for k in energy.hidden)]
         return cls(pulls, np.zeros((_DAMPED_PASSES, energy.n_hidden + 1)))
+
+
+class Block(list[Any]):
+    """Arrays of the hidden layers in a single block of memory.
+
+    Indexed by layer, from one. `flat` is the whole block, for operations that treat all
+    layers alike: for a mini-batch, a call of NumPy costs as much as its arithmetic.
+    """
+
+    def __init__(self, n_rows: int, sizes: Sequence[int], dtype: Any) -> None:
+        self.flat = np.zeros(n_rows * sum(sizes), dtype)
+        parts = np.split(self.flat, n_rows * np.cumsum(sizes)[:-1])
+        super().__init__([None, *(part.reshape(n_rows, -1) for part in parts)])
 
 
 class DifferencePhases:

@@ -40,8 +40,8 @@ from typing import Any
 import numpy as np
 from scipy.linalg import get_lapack_funcs
 
+from sklearn_mm._hebbian.difference import Block
 from sklearn_mm._hebbian.energy import Array, Box, Layers, Network
-from sklearn_mm._hebbian.memory import Block
 from sklearn_mm._solver.vectors import add_multiple
 
 # The relaxation, and about the square root of the product of the extreme eigenvalues of
