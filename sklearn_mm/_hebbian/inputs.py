@@ -48,16 +48,18 @@ class Units:
         centre = None if self.centre is None else self.centre.astype(dtype)
         return Units(centre, self.scale.astype(dtype))
 
-    def convert(self, x: Any) -> Any:
-        """Rows in these units; an array is changed in place, and must be a copy."""
+    def convert(self, x: Any, out: Array | None = None) -> Any:
+        """Rows in these units, in the memory `out` (which may be x) if it fits."""
         if self.scale is None:
             return x
         if scipy.sparse.issparse(x):
             factors = np.broadcast_to(self.factors, self.scale.shape)
             return x @ scipy.sparse.diags_array(factors)
+        if out is None or out.shape != x.shape:
+            out = np.empty(x.shape, self.scale.dtype)
         if self.centre is not None:
-            np.subtract(x, self.centre, out=x)
-        return np.multiply(x, self.factors, out=x)
+            x = np.subtract(x, self.centre, out=out)
+        return np.multiply(x, self.factors, out=out)
 
     def fold_into(self, theta: Array, sizes: tuple[int, ...]) -> Array:
         """Parameters that do to rows of X what `theta` does to converted ones."""

@@ -112,20 +112,25 @@ def _inverse(A: Array) -> Array:
 class ModulusPhases:
     """Both phases of some rows; the free one is the first half of each array."""
 
-    def __init__(self, network: Network, drive: Array, Y: Array) -> None:
-        energy, n, dtype = network.energy, len(Y), network.dtype
-        self.n_rows = n
+    def __init__(self, network: Network, n_rows: int) -> None:
+        self.n_rows = n_rows
         self.v, self._y, self._x, self._fixed = (
-            Block(2 * n, energy.sizes[1:-1], dtype) for _ in range(4)
+            Block(2 * n_rows, network.energy.sizes[1:-1], network.dtype)
+            for _ in range(4)
         )
+
+    def start(self, network: Network, drive: Array) -> ModulusPhases:
+        """Start both phases from the feed-forward activations."""
+        energy, n, factor = network.energy, self.n_rows, 1.0 / _SIGMA
         a = drive
         for k in energy.hidden:
             z = energy.box.clip(a, self._x[k][:n])
             start = np.subtract(a, z, out=self.v[k][:n])
-            start *= dtype.type(1.0 / _SIGMA)
+            start *= network.dtype.type(factor)
             start += z
             self.v[k][n:] = start
             a = network.affine(z, k)
+        return self
 
     def run(
         self, network: Network, factors: Factors, drive: Array, Y: Array, passes: int

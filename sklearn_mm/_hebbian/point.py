@@ -57,10 +57,16 @@ class Point:
             known = unit_curvatures(self.network)
         return Point(self.network, method, known)
 
-    def phases(self, drive: Array, Y: Array) -> Any:
-        """Latents of a cold start for a method with strong feedback."""
-        kind = ModulusPhases if self.method == "modulus" else CoordinatePhases
-        return kind(self.network, drive, Y)
+    def phases(self, drive: Array, Y: Array, spare: Any = None) -> Any:
+        """Latents of a cold start for a method with strong feedback.
+
+        `spare` are latents of other rows, whose memory may be used again.
+        """
+        if self.method == "coordinate":
+            return CoordinatePhases(self.network, drive, Y)
+        if not isinstance(spare, ModulusPhases) or spare.n_rows != len(Y):
+            spare = ModulusPhases(self.network, len(Y))
+        return spare.start(self.network, drive)
 
 
 def contraction(network: Network, enough: float = np.inf) -> float:

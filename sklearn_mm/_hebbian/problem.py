@@ -52,6 +52,8 @@ from sklearn_mm._solver.roles import Batch as Selection
 # Rows per chunk by default. Larger arrays are returned to the system after each chunk,
 # and allocating new pages takes as long as the computation.
 DEFAULT_CHUNK = 256
+# Bounds of all rows are computed in larger chunks, piece by piece in the same memory.
+_BOUNDS_CHUNK, _PIECE = 1024, 256
 
 # If the weight of the first residuals exceeds this, single precision is not sufficient
 # for differences of phases, except in difference form.
@@ -84,6 +86,7 @@ class Latent:
 
     batch: Batch
     phases: Any = None
+    spare: Any = None  # phases of other rows, whose memory may be used again
 
 
 @dataclass(frozen=True)
@@ -131,19 +134,17 @@ class ContrastiveProblem:
 
     def gather(self, rows: Any, out: Array | None = None) -> Batch:
         """Rows in the units of the network, in the memory `out` if possible."""
-        X = self.X
-        whole = isinstance(rows, slice)
-        if out is not None and not whole and isinstance(X, np.ndarray):
-            if X.dtype == out.dtype:
-                x = np.take(X, rows, axis=0, out=out, mode="clip")
-            else:
-                x = out
-                x[:] = X[rows]
-        else:
+        X, whole = self.X, isinstance(rows, slice)
+        if out is None or whole or not isinstance(X, np.ndarray):
             x = X[rows]
-            copied = not whole or x.dtype != self.dtype
-            x = x.astype(self.dtype, copy=not copied and self.units.scale is not None)
-        x = self._units.convert(x)
+            if self.units.scale is None or not isinstance(x, np.ndarray):
+                x = x.astype(self.dtype, copy=False)
+        elif X.dtype == out.dtype:
+            x = np.take(X, rows, axis=0, out=out, mode="clip")
+        else:
+            x = out
+            x[:] = X[rows]
+        x = self._units.convert(x, out=out)
         Y = self.Y[rows].astype(self.dtype, copy=False)
         if self._uniform and not whole:
             return Batch(x, Y, 1.0 / max(len(Y), 1))
@@ -173,9 +174,14 @@ class ContrastiveProblem:
 
     # The role of the solver
 
-    def start(self, rows: Selection) -> Latent:
-        """Latents without activations; a cold start uses those of a forward pass."""
-        return Latent(self.gather(rows))
+    def start(self, rows: Selection, memory: Latent | None = None) -> Latent:
+        """Latents without activations; a cold start uses those of a forward pass.
+
+        They may take the place of others in memory, which are then lost.
+        """
+        if memory is None:
+            return Latent(self.gather(rows))
+        return Latent(self.gather(rows, memory.batch.x), spare=memory.phases)
 
     def infer(self, point: Point, latent: Latent, effort: float) -> Latent:
         """Make `effort` more passes; latents of another point are continued."""
@@ -187,7 +193,7 @@ class ContrastiveProblem:
             self._pass_differences(network, latent, drive, passes)
             return latent
         if latent.phases is None or isinstance(latent.phases, DifferencePhases):
-            latent.phases = point.phases(drive, batch.Y)
+            latent.phases = point.phases(drive, batch.Y, latent.spare)
         latent.phases.run(network, point.known, drive, batch.Y, passes)
         return latent
 
@@ -200,7 +206,9 @@ class ContrastiveProblem:
             phases.drive[:] = drive
             phases.resume(network, Y, passes, clamped)
             return
-        phases = DifferencePhases(self.energy, len(Y), self.dtype)
+        phases = latent.spare
+        if not isinstance(phases, DifferencePhases) or phases.n_rows != len(Y):
+            phases = DifferencePhases(self.energy, len(Y), self.dtype)
         phases.drive[:] = drive
         phases.free(network, passes if self.energy.n_hidden > 1 else 0)
         phases.clamped(network, Y, clamped)
@@ -277,9 +285,9 @@ class ContrastiveProblem:
         matrices = theta[: self.energy.n_weights]
         return 0.5 * self.alpha * float(np.vdot(matrices, matrices))
 
-    def _rows(self) -> Rows:
+    def _rows(self, chunk: int = DEFAULT_CHUNK) -> Rows:
         """The rows, in chunks."""
-        rows: Rows = Rows.of(self.X, self.chunk_size or DEFAULT_CHUNK, self.n_jobs)
+        rows: Rows = Rows.of(self.X, self.chunk_size or chunk, self.n_jobs)
         return rows
 
     def map_parts(
@@ -297,8 +305,17 @@ class ContrastiveProblem:
         self, function: Callable[..., Any], point: Point, *arguments: Any
     ) -> Any:
         """Sum of the values of `map_parts`."""
+        return self._sum(self._rows(), function, point, arguments)
+
+    def _sum(
+        self,
+        rows: Rows,
+        function: Callable[..., Any],
+        point: Point,
+        arguments: tuple[Any, ...],
+    ) -> Any:
         args = self._task(function, point, arguments)
-        return self._rows().sum(_call_with_part, self.Y, self.sample_weight, args=args)
+        return rows.sum(_call_with_part, self.Y, self.sample_weight, args=args)
 
     def _task(
         self, function: Callable[..., Any], point: Point, arguments: tuple[Any, ...]
@@ -320,7 +337,8 @@ class ContrastiveProblem:
     def cold_bounds(self, point: Point, effort: float) -> Bounds:
         """Bounds of all rows, each chunk inferred from scratch."""
         problem, point = self.in_precision(point.prepared())
-        bounds = problem.sum_parts(_cold_bounds, point, effort)
+        rows = problem._rows(_BOUNDS_CHUNK)
+        bounds = problem._sum(rows, _cold_bounds, point, (effort,))
         return self.bounds_in_precision(bounds)
 
     def in_precision(self, point: Point) -> tuple[ContrastiveProblem, Point]:
@@ -364,8 +382,14 @@ def _call_with_part(
 
 
 def _cold_bounds(part: ContrastiveProblem, point: Point, effort: float) -> Bounds:
-    latent = part.infer(point, part.start(ALL_ROWS), effort)
-    return part.evaluate(point, latent)
+    """Bounds of some rows, a piece at a time in the same memory."""
+    latent = part.infer(point, part.start(slice(0, _PIECE)), effort)
+    bounds = part.evaluate(point, latent)
+    for start in range(_PIECE, part.n_samples, _PIECE):
+        rows = slice(start, start + _PIECE)
+        latent = part.infer(point, part.start(rows, latent), effort)
+        bounds += part.evaluate(point, latent)
+    return bounds
 
 
 def clamped_passes(passes: int) -> int:

@@ -5,20 +5,18 @@ import pytest
 from numpy.testing import assert_allclose
 from reference import LOSSES, loss_of_rows, make
 
-from sklearn_mm._hebbian import coordinate, modulus
+from sklearn_mm._hebbian import coordinate
 from sklearn_mm._hebbian.energy import BOXES, evaluate, row_products, upper_bound
+from sklearn_mm._hebbian.point import Point
 
 FEEDBACKS = (1.0, 0.5, 0.1)
-SOLVERS = {
-    "modulus": (modulus.ModulusPhases, modulus.Factors.of),
-    "coordinate": (coordinate.CoordinatePhases, coordinate.unit_curvatures),
-}
+SOLVERS = ["modulus", "coordinate"]
 
 
 def solve(name, network, drive, Y, passes):
-    kind, prepare = SOLVERS[name]
-    solver = kind(network, drive, Y)
-    solver.run(network, prepare(network), drive, Y, passes)
+    point = Point(network, name).prepared()
+    solver = point.phases(drive, Y)
+    solver.run(network, point.known, drive, Y, passes)
     return evaluate(network, drive, Y, *solver.activations(network))
 
 
@@ -72,8 +70,8 @@ def test_a_pass_over_units_is_the_plain_one():
 @pytest.mark.parametrize("clamped", [False, True])
 def test_energy_never_rises_over_units(clamped):
     network, _, drive, Y = make(4, 1.0, scale=1.5)
-    kind, prepare = SOLVERS["coordinate"]
-    solver, gram = kind(network, drive, Y), prepare(network)
+    point = Point(network, "coordinate").prepared()
+    solver, gram = point.phases(drive, Y), point.known
     before = np.inf
     for _ in range(20):
         solver.run(network, gram, drive, Y, 1)

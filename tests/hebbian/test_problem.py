@@ -5,7 +5,7 @@ import pytest
 import scipy.sparse
 from hypothesis import given
 from hypothesis import strategies as st
-from numpy.testing import assert_allclose
+from numpy.testing import assert_allclose, assert_array_equal
 from reference import (
     LOSSES,
     SIZES,
@@ -15,8 +15,9 @@ from reference import (
     make_theta,
 )
 
+import sklearn_mm._hebbian.problem as problem_module
 from sklearn_mm._hebbian.energy import BOXES, Network
-from sklearn_mm._hebbian.inputs import Units
+from sklearn_mm._hebbian.inputs import NO_UNITS, Units
 from sklearn_mm._hebbian.point import contraction
 from sklearn_mm._hebbian.problem import ContrastiveProblem, upper_after
 from sklearn_mm._hebbian.to_the_end import certified_bounds, free_outputs
@@ -127,6 +128,22 @@ def test_chunks_add_up_to_the_whole_batch(feedback, certified):
         assert_allclose(total.lower, whole.lower, rtol=1e-12)
         assert_allclose(total.gradient, whole.gradient, atol=1e-10)
         assert_allclose(total.gap_curvature, whole.gap_curvature, rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    "units", [NO_UNITS, Units(np.full(SIZES[0], 0.3), np.full(SIZES[0], 2.0))]
+)
+@pytest.mark.parametrize("feedback", [1.0, 0.03])
+def test_pieces_share_memory_without_a_trace(monkeypatch, feedback, units):
+    problem, point = make(3, feedback, n=23, alpha=0.1, units=units)
+    before = problem.X.copy()
+    expected = bounds_at(problem, point, 3)
+    monkeypatch.setattr(problem_module, "_PIECE", 5)  # the last one has three rows
+    found = problem.cold_bounds(point, 3)
+    assert_array_equal(problem.X, before)
+    assert_allclose(found.upper, expected.upper, rtol=1e-12)
+    assert_allclose(found.lower, expected.lower, rtol=1e-12)
+    assert_allclose(found.gradient, expected.gradient, rtol=1e-9, atol=1e-12)
 
 
 def test_mini_batch_divides_by_its_own_weight():
