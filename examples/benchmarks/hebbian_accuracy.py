@@ -21,7 +21,7 @@ import csv
 import time
 import warnings
 
-from _common import print_environment
+from _common import output_directory, print_environment
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
@@ -96,13 +96,14 @@ def main():
     parser.add_argument("--only", nargs="*", default=[], help="names of data sets")
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--output", default="hebbian_accuracy.csv")
+    parser.add_argument("--output", default="results", help="directory of the CSV")
     args = parser.parse_args()
     warnings.simplefilter("ignore", ConvergenceWarning)
     print_environment()
     epochs, n_rows = (2, 5000) if args.quick else (args.epochs, None)
     n_seeds = 2 if args.quick else args.seeds
-    with threadpool_limits(1), open(args.output, "w", newline="") as file:
+    path = output_directory(args.output) / "hebbian_accuracy.csv"
+    with threadpool_limits(1), path.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(COLUMNS)
         print(("{:>14}" * len(COLUMNS)).format(*COLUMNS))

@@ -15,7 +15,7 @@ import csv
 import time
 import warnings
 
-from _common import print_environment
+from _common import output_directory, print_environment
 
 import numpy as np
 from sklearn.base import clone, is_classifier
@@ -95,7 +95,7 @@ def main():
     parser.add_argument("--quick", action="store_true", help="iris and diabetes once")
     parser.add_argument("--only", nargs="*", default=[], help="names of data sets")
     parser.add_argument("--seeds", type=int, nargs="*", default=[0, 1, 2])
-    parser.add_argument("--output", default="hebbian_defaults.csv")
+    parser.add_argument("--output", default="results", help="directory of the CSV")
     args = parser.parse_args()
     warnings.simplefilter("ignore", ConvergenceWarning)
     print_environment()
@@ -110,7 +110,8 @@ def main():
         "mlp_seconds",
         "times",
     ]
-    with threadpool_limits(1), open(args.output, "w", newline="") as file:
+    path = output_directory(args.output) / "hebbian_defaults.csv"
+    with threadpool_limits(1), path.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(columns)
         print(("{:>14}" * len(columns)).format(*columns))

@@ -20,7 +20,7 @@ import csv
 import time
 import warnings
 
-from _common import print_environment
+from _common import output_directory, print_environment
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
@@ -142,12 +142,13 @@ def main():
     parser.add_argument("--rows", type=int, default=60000)
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--output", default="hebbian_speed.csv")
+    parser.add_argument("--output", default="results", help="directory of the CSV")
     args = parser.parse_args()
     warnings.simplefilter("ignore", ConvergenceWarning)
     print_environment()
     size = (3000, 1, 1) if args.quick else (args.rows, args.epochs, args.seeds)
-    with threadpool_limits(1), open(args.output, "w", newline="") as file:
+    path = output_directory(args.output) / "hebbian_speed.csv"
+    with threadpool_limits(1), path.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(
             [

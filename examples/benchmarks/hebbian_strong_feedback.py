@@ -17,7 +17,7 @@ import inspect
 import time
 import warnings
 
-from _common import print_environment
+from _common import output_directory, print_environment
 
 import numpy as np
 from threadpoolctl import threadpool_limits
@@ -62,12 +62,13 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[1])
     parser.add_argument("--quick", action="store_true", help="small images, one seed")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--output", default="hebbian_strong_feedback.csv")
+    parser.add_argument("--output", default="results", help="directory of the CSV")
     args = parser.parse_args()
     print_environment()
     columns = ["case", "seed", "inference", "milliseconds", "passes"]
     n_seeds = 1 if args.quick else args.seeds
-    with threadpool_limits(1), open(args.output, "w", newline="") as file:
+    path = output_directory(args.output) / "hebbian_strong_feedback.csv"
+    with threadpool_limits(1), path.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(columns)
         for case, (n_rows, batch_size, epochs) in CASES.items():

@@ -193,7 +193,7 @@ def test_tour(tmp_path):
     ],
 )
 def test_hebbian_scripts_without_data(script, args, tmp_path):
-    table = tmp_path / "table.csv"
-    options = ["--quick", *args, "--output", str(table)]
+    options = ["--quick", *args, "--output", str(tmp_path)]
     run(script, *options, SKLEARN_MM_DATA=str(tmp_path))
+    (table,) = tmp_path.glob("*.csv")
     assert len(table.read_text().splitlines()) >= 5
