@@ -281,8 +281,8 @@ def robust_least_squares(
     case x0 is good; with the criterion and increasingly narrow kernels, in case it is
     not; and, for up to 10 parameters, by least squares on 22 subsets of the residuals.
     This takes about 400 evaluations of `fun` for 3 parameters. The most likely fit with
-    a core of at least 30% of the residual vectors is refined. `max_nfev` only applies
-    to the last fit.
+    a core of at least 30% of the residual vectors is refined. `max_nfev`, `callback`
+    and `verbose` only apply to the last fit.
 
     Levenberg-Marquardt steps do not minimise the upper bound. The constants of "regemm"
     are therefore smaller than in the paper, so that the accuracy of the weights

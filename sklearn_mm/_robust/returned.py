@@ -16,6 +16,9 @@ from sklearn_mm._robust.block_structure import BlockStructure
 from sklearn_mm._rows.validation import check_size
 from sklearn_mm._solver.roles import Array
 
+# Relative rounding error of double precision.
+DOUBLE = float(np.finfo(np.float64).eps)
+
 
 @dataclass(frozen=True)
 class Returned:
@@ -124,8 +127,20 @@ class Returned:
 def finite(values: Array) -> Array:
     """Entries of a Jacobian, if they are finite."""
     if not np.isfinite(values).all():
-        raise ValueError("The Jacobian contains NaN or infinity.")
+        raise ValueError(
+            "The Jacobian contains NaN or infinity. If it is computed by finite "
+            "differences, set bounds such that fun is finite close to x."
+        )
     return values
+
+
+def precision(residuals: Any) -> float:
+    """Relative rounding error of residuals, which may be in single precision."""
+    dtype = np.asarray(residuals).dtype
+    if not np.issubdtype(dtype, np.inexact):
+        return DOUBLE
+    # They are converted to double precision.
+    return max(float(np.finfo(dtype).eps), DOUBLE)
 
 
 def _numbers(name: str, value: Any, dtype: Any) -> Any:
