@@ -14,9 +14,16 @@ from sklearn.base import (
     RegressorMixin,
     _fit_context,
     clone,
+    is_classifier,
+    is_regressor,
 )
 from sklearn.ensemble import HistGradientBoostingRegressor
-from sklearn.model_selection import KFold, check_cv
+from sklearn.model_selection import (
+    GridSearchCV,
+    KFold,
+    RandomizedSearchCV,
+    check_cv,
+)
 from sklearn.utils import Bunch, check_random_state, get_tags, indexable
 from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
 from sklearn.utils.validation import (
@@ -208,7 +215,9 @@ class RobustRegressor(
     outliers.
 
     A sample weight of k is not equivalent to repeating a row k times, since the copies
-    may be assigned to different folds.
+    may be assigned to different folds. If outliers are repeated, flexible regressors
+    predict them from their copies and do not detect them: remove duplicates, or keep
+    them in one fold by passing ``cv=list(GroupKFold().split(X, y, groups))``.
 
     References
     ----------
@@ -236,7 +245,7 @@ class RobustRegressor(
     """
 
     _parameter_constraints: dict[str, Any] = {
-        "estimator": [None, HasMethods(["fit", "predict"])],
+        "estimator": [None, HasMethods(["fit"])],
         "kernel": [
             StrOptions(set(KERNELS)),
             HasMethods(["loss", "weight", "penalty", "upper_bound", "tuning_constant"]),
@@ -379,13 +388,26 @@ class RobustRegressor(
         return self.estimator
 
     def _template(self) -> Any:
-        """Clone the estimator and check that it supports weights."""
+        """Clone the estimator and check that it is a regressor with weights."""
         estimator = clone(self._learner())
-        if weight_keyword(estimator) is None:
+        name = type(estimator).__name__
+        # Some ensembles have no `predict` before they are fitted.
+        is_other = not (is_regressor(estimator) or hasattr(estimator, "predict"))
+        if is_other or is_classifier(estimator):
             raise ValueError(
-                f"The estimator {type(estimator).__name__} does not support sample "
-                "weights. RobustRegressor requires a regressor whose fit method "
-                "accepts sample_weight."
+                f"RobustRegressor requires a regressor, but the estimator {name} is "
+                f"{'a classifier' if is_classifier(estimator) else 'not one'}."
+            )
+        if weight_keyword(estimator) is None:
+            hint = "accepts sample_weight."
+            if isinstance(estimator, GridSearchCV | RandomizedSearchCV):
+                hint += (
+                    " To choose its parameters, search outside: "
+                    f"{name}(RobustRegressor(...), {{'estimator__...': ...}})."
+                )
+            raise ValueError(
+                f"The estimator {name} does not support sample weights. "
+                f"RobustRegressor requires a regressor whose fit method {hint}"
             )
         return estimator
 
