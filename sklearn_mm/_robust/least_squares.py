@@ -282,7 +282,9 @@ def robust_least_squares(
     not; and, for up to 10 parameters, by least squares on 22 subsets of the residuals.
     This takes about 400 evaluations of `fun` for 3 parameters. The most likely fit with
     a core of at least 30% of the residual vectors is refined. `max_nfev`, `callback`
-    and `verbose` only apply to the last fit.
+    and `verbose` only apply to the last fit. If some curve passes close to most inliers
+    and through a cluster of outliers, it can be preferred: with 30 points, tight
+    clusters of 20, 30 and 40% were followed in 0, 1 and 2 of 60 simulated data sets.
 
     Levenberg-Marquardt steps do not minimise the upper bound. The constants of "regemm"
     are therefore smaller than in the paper, so that the accuracy of the weights
