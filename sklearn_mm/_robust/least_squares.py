@@ -240,10 +240,10 @@ def robust_least_squares(
     -------
     result : OptimizeResult
         Result with the fields of :func:`scipy.optimize.least_squares`: ``x``, ``cost``
-        (the robust objective), ``fun`` (residuals), ``jac``, ``grad`` (of the robust
-        objective), ``optimality`` (largest entry of the gradient, except where bounds
-        are active), ``active_mask`` (-1 or 1 where x is on a lower or upper bound),
-        ``nfev``, ``njev``, ``status``, ``message`` and ``success``. Additional fields
+        (the robust objective), ``fun`` (residuals), ``jac`` (their Jacobian, without
+        weights), ``grad`` (of the robust objective), ``optimality`` (largest entry of
+        the gradient, except where bounds are active), ``active_mask`` (-1 or 1 where x
+        is on a lower or upper bound), ``nfev``, ``njev``, ``status``, ``message`` and ``success``. Additional fields
         are ``nit``, ``weights`` (exact confidence weights at x, one per residual
         vector), ``tau`` (the width that was used), ``fixed`` (mask of fixed
         parameters), ``upper_bound`` (the upper bound on which the last step was made)

@@ -76,28 +76,25 @@ class Returned:
         if self.structure is not None:
             s, n = self.structure, size // self.residual_dim
             shapes = [(n, self.residual_dim, k) for k in (s.first_dim, s.second_dim)]
-            parts = [np.asarray(part, dtype=np.float64) for part in value]
+            several = value if isinstance(value, list | tuple) else [value]
+            parts = [np.asarray(part) for part in several]
             if [part.shape for part in parts] != shapes:
+                got = " and ".join(str(part.shape) for part in parts)
                 raise ValueError(
                     "With a structure, jac must return two arrays of shapes "
-                    f"{shapes[0]} and {shapes[1]}, got "
-                    f"{[part.shape for part in parts]}."
+                    f"{shapes[0]} and {shapes[1]}, got {got}."
                 )
-            return tuple(finite(part) for part in parts)
+            return tuple(finite(_real(part)) for part in parts)
         if self.needs_columns and isinstance(value, LinearOperator):
             raise ValueError(
                 "x_scale='jac' needs the columns of the Jacobian, but jac returned a "
                 "LinearOperator. Pass the sizes of the parameters instead."
             )
         if scipy.sparse.issparse(value):
-            value = scipy.sparse.csr_array(value).astype(np.float64)
-            finite(value.data)
+            value = scipy.sparse.csr_array(value)
+            value.data = finite(_real(value.data))
         elif not isinstance(value, LinearOperator):
-            value = np.asarray(value)
-            if np.iscomplexobj(value):
-                raise ValueError("jac must return a real matrix, got a complex one.")
-            value = np.atleast_2d(_numbers("jac", value, np.float64))
-            finite(value)
+            value = finite(np.atleast_2d(_real(np.asarray(value))))
         if value.ndim != 2 or value.shape[0] != size:
             turned = value.shape == (theta.size, size)
             raise ValueError(
@@ -141,6 +138,13 @@ def precision(residuals: Any) -> float:
         return DOUBLE
     # They are converted to double precision.
     return max(float(np.finfo(dtype).eps), DOUBLE)
+
+
+def _real(values: Any) -> Any:
+    """Entries of a Jacobian as floats."""
+    if np.iscomplexobj(values):
+        raise ValueError("jac must return real numbers, got complex ones.")
+    return _numbers("jac", values, np.float64)
 
 
 def _numbers(name: str, value: Any, dtype: Any) -> Any:

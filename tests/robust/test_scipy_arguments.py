@@ -511,7 +511,11 @@ def test_positional_arguments():
             "without columns",
         ),
         ({"fun": chain, "jac": lambda x: np.ones((2, 3))}, "It looks transposed"),
-        ({"jac": lambda x: 1j * rosenbrock_jac(x)}, "jac must return a real matrix"),
+        ({"jac": lambda x: 1j * rosenbrock_jac(x)}, "jac must return real numbers"),
+        (
+            {"jac": lambda x: scipy.sparse.csr_array(1j * rosenbrock_jac(x))},
+            "jac must return real numbers",
+        ),
         ({"jac": "cs", "fun": lambda x: rosenbrock(x.real)}, "fun returned real"),
         ({"jac": "cs", "retract": np.add}, "cannot be combined with retract"),
         ({"bounds": (0.0, 0.5)}, "x0 is infeasible: entry 0 is 1"),
