@@ -243,16 +243,17 @@ def robust_least_squares(
         (the robust objective), ``fun`` (residuals), ``jac`` (their Jacobian, without
         weights), ``grad`` (of the robust objective), ``optimality`` (largest entry of
         the gradient, except where bounds are active), ``active_mask`` (-1 or 1 where x
-        is on a lower or upper bound), ``nfev``, ``njev``, ``status``, ``message`` and ``success``. Additional fields
-        are ``nit``, ``weights`` (exact confidence weights at x, one per residual
-        vector), ``tau`` (the width that was used), ``fixed`` (mask of fixed
-        parameters), ``upper_bound`` (the upper bound on which the last step was made)
-        and ``history`` (a `Bunch` with one array per quantity and one entry per
-        iteration; use :class:`ConvergenceDisplay` to plot it). ``status`` is 1, 2 or 3
-        if gtol, ftol or xtol is satisfied, 0 if max_nfev was reached, -2 if the
-        callback stopped the optimisation, -3 if no further step could be accepted, and
-        -4 if the optimisation was interrupted (Ctrl-C), in which case the best point so
-        far is returned.
+        is on a lower or upper bound), ``nfev``, ``njev``, ``status``, ``message`` and
+        ``success``. Additional fields are ``nit``, ``weights`` (exact confidence
+        weights at x, one per residual vector), ``tau`` (the width that was used),
+        ``fixed`` (mask of fixed parameters), ``upper_bound`` (the upper bound on which
+        the last step was made) and ``history`` (a `Bunch` with one array per quantity
+        and one entry per iteration; use :class:`ConvergenceDisplay` to plot it).
+        ``status`` is 1, 2 or 3 if gtol, ftol or xtol is satisfied (ftol also if no
+        further step could be accepted because of rounding errors), 0 if max_nfev was
+        reached, -2 if the callback stopped the optimisation, -3 if no further step
+        could be accepted, and -4 if the optimisation was interrupted (Ctrl-C), in which
+        case the best point so far is returned.
 
         ``result.covariance()`` estimates the covariance of the parameters from the
         residuals that have weight. With a structure, it returns two arrays: the
