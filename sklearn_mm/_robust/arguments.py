@@ -132,6 +132,11 @@ def checked_mask(name: str, mask: Any, size: int, what: str) -> Any:
     ):
         chosen = np.zeros(size, dtype=bool)
         chosen[values.astype(np.intp)] = True
+        if np.count_nonzero(chosen) < values.size:
+            raise ValueError(
+                f"{name} contains indices more than once. For a mask, use booleans "
+                "instead of zeros and ones."
+            )
     else:
         got = f"dtype {values.dtype} and shape {values.shape}"
         if values.ndim == 1 and np.issubdtype(values.dtype, np.integer):

@@ -29,6 +29,7 @@ from sklearn_mm._robust.core import Core, find_core, median_scale
 from sklearn_mm._robust.problem import make_problem
 from sklearn_mm._robust.result import RobustLeastSquaresResult
 from sklearn_mm._robust.run import EXACT_WEIGHTS, INTERRUPTED, Run
+from sklearn_mm._rows.validation import check_size
 from sklearn_mm._solver.roles import Array
 from sklearn_mm.criteria import Criterion, RelaxedGeneralized
 from sklearn_mm.kernels import Kernel, Quadratic
@@ -81,10 +82,20 @@ def fit_with_found_width(
     options: tuple[Any, ...],  # of the last run
 ) -> RobustLeastSquaresResult:
     """The result for a width that is estimated from the residuals."""
+    largest = float(np.abs(start.residual).max())
+    if largest > 0.0:
+        check_size("The largest residual at x0", largest)
+    n_free = start.theta.size if model.fixed is None else int(np.sum(~model.fixed))
     base = getattr(kernel, "kernel", kernel)
     constant = base.tuning_constant(model.residual_dim)
-    if not np.isfinite(constant):  # least squares has no width
-        constant = 1.0
+    if not np.isfinite(constant):  # least squares has no width to search for
+        run = Run(make_problem(model, kernel, 1.0, start), max_nfev - 1, *options)
+        result = run.result(*run.minimize(start, EXACT_WEIGHTS))
+        norms = np.linalg.norm(result.fun.reshape(start.residual.shape), axis=1)
+        scale = _first_scale(norms, model.residual_dim)
+        core = find_core(norms, model.residual_dim, n_free, max(scale, _SMALLEST))
+        result["scale"] = result["tau"] = core.scale
+        return result
 
     # Approximate fits do not need the smaller constants.
     is_regemm = isinstance(criterion, RelaxedGeneralized)
@@ -110,10 +121,9 @@ def fit_with_found_width(
             return point, False
         return point, status == INTERRUPTED
 
-    n_free = start.theta.size if model.fixed is None else np.sum(~model.fixed)
     # Overflows of fun are only reported in the last fit.
     with np.errstate(all="ignore"):
-        found, interrupted = find_width(solve, solve_subset, model, start, int(n_free))
+        found, interrupted = find_width(solve, solve_subset, model, start, n_free)
     tau = constant * found.core.scale
     problem = make_problem(model, kernel, tau, start)
     run = Run(problem, max_nfev, *options)
@@ -153,8 +163,7 @@ def find_width(
         Number of parameters that are not fixed.
     """
     d, norms = model.residual_dim, _norms(x0)
-    # The median is zero where half of the residuals are.
-    start = median_scale(norms, d) or float(np.sqrt(np.mean(np.square(norms)) / d))
+    start = _first_scale(norms, d)
     floor = max(_EXACT_FIT * start, _SMALLEST)
     start = max(start, floor)
 
@@ -218,6 +227,11 @@ def find_width(
         extent = max(extent_of(c.point, c.core.scale) for c in candidates)
         return _likeliest(candidates, d, n_parameters, extent), True
     return best, False
+
+
+def _first_scale(norms: Array, d: int) -> float:
+    # The median is zero where half of the residuals are.
+    return median_scale(norms, d) or float(np.sqrt(np.mean(np.square(norms)) / d))
 
 
 def _subsets(widest: Any, d: int, n_parameters: int) -> Iterator[Any]:

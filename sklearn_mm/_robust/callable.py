@@ -24,7 +24,7 @@ from scipy.sparse.linalg import LinearOperator
 from sklearn_mm._robust.block_structure import BlockStructure
 from sklearn_mm._robust.box import Box, BoxSystem
 from sklearn_mm._robust.differences import Differences, Workers, independent_columns
-from sklearn_mm._robust.returned import Returned, finite
+from sklearn_mm._robust.returned import DOUBLE, Returned, finite, precision
 from sklearn_mm._robust.schur import SchurPlan, SchurSystem
 from sklearn_mm._robust.systems import make_system, weighted_rows, without_columns
 from sklearn_mm._solver.roles import Array, Indices, NormalSystem
@@ -94,6 +94,8 @@ class CallableResidual:
         differences do not count.
     size : int or None
         Number of residuals, known from the first evaluation on.
+    precision : float
+        Relative rounding error of the residuals, known from the first evaluation on.
     groups : ndarray or None
         Group of each parameter in finite differences, known from the first Jacobian on.
     """
@@ -128,13 +130,16 @@ class CallableResidual:
         )
         self.n_fun = self.n_jac = 0
         self.size: int | None = None
+        self.precision = DOUBLE
         self.groups: Indices | None = None
 
     def at(self, theta: Array) -> CallablePoint:
         """Residual vectors at theta."""
         self.n_fun += 1
-        value = self._returned.residuals(self._fun(theta), self.size)
-        self.size = value.size
+        raw = self._fun(theta.copy())  # fun may modify its argument
+        value = self._returned.residuals(raw, self.size)
+        if self.size is None:
+            self.size, self.precision = value.size, precision(raw)
         return CallablePoint(theta, value.reshape(-1, self.residual_dim))
 
     def linearized(self, point: CallablePoint) -> CallablePoint:
@@ -147,7 +152,7 @@ class CallableResidual:
         """Theta moved by delta."""
         if self._retract is None:
             return theta + delta if self.box is None else self.box.move(theta, delta)
-        new = np.asarray(self._retract(theta, delta), dtype=np.float64)
+        new = np.array(self._retract(theta.copy(), delta.copy()), dtype=np.float64)
         if new.shape != theta.shape:
             raise ValueError(
                 f"retract must return an array of shape {theta.shape}, got {new.shape}."
@@ -211,14 +216,20 @@ class CallableResidual:
         """The Jacobian at a theta with known residuals."""
         self.n_jac += 1
         if callable(self._jac):
-            value = self._returned.jacobian(self._jac(theta), residual.size, theta)
+            raw = self._jac(theta.copy())
+            value = self._returned.jacobian(raw, residual.size, theta)
             if self.fixed is None:
                 return value
             return self._without(value, self.fixed)
         if self.groups is None:
             self.groups = self._difference_groups(theta.size)
         changes = self._differences.changes(
-            self._evaluate, self.retract, theta, residual.ravel(), self.groups
+            self._evaluate,
+            self.retract,
+            theta,
+            residual.ravel(),
+            self.groups,
+            self.precision,
         )
         if self.structure is not None:
             return self._difference_blocks(changes.slopes)

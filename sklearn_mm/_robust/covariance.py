@@ -420,5 +420,6 @@ def _of_factor(
 ) -> tuple[Array, Array]:
     """The inverse, and a basis of the null space."""
     kept = values > np.finfo(float).eps * size * values.max(initial=0.0)
-    half = right[kept] / values[kept, None] / scale
-    return half.T @ half, right[~kept].T
+    with np.errstate(over="ignore"):  # infinite for a column of tiny numbers
+        half = right[kept] / values[kept, None] / scale
+        return half.T @ half, right[~kept].T

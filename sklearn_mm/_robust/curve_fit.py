@@ -301,7 +301,8 @@ def _data(
     if nan_policy is None:
         return xdata, ydata, None
     missing = np.isnan(ydata)
-    if numeric and xdata.shape[-1:] == ydata.shape:
+    one_per_point = numeric and xdata.shape[-1:] == ydata.shape
+    if one_per_point:
         missing |= np.isnan(xdata).any(axis=tuple(range(xdata.ndim - 1)))
     if not missing.any():
         return xdata, ydata, None
@@ -309,8 +310,11 @@ def _data(
         raise ValueError(f"The data contain NaN at {missing.sum()} points.")
     if missing.all():
         raise ValueError("The data are NaN at all points.")
-    if not numeric:
-        raise ValueError("nan_policy='omit' requires that xdata is an array.")
+    if not one_per_point:
+        raise ValueError(
+            "nan_policy='omit' requires that xdata is an array whose last axis has the "
+            f"length of ydata, {ydata.size}. Omit the points before the call."
+        )
     return xdata[..., ~missing], ydata[~missing], ~missing
 
 
@@ -359,7 +363,11 @@ class _Model:
                 f"f must return an array of shape {self.ydata.shape}, like ydata, "
                 f"got {value.shape}."
             )
-        return self._whitened(value - self.ydata)
+        residual = self._whitened(value - self.ydata)
+        # The steps of finite differences depend on the precision of the model.
+        if np.issubdtype(value.dtype, np.floating):
+            return residual.astype(value.dtype, copy=False)
+        return residual
 
     def jacobian(self, p: Any) -> Any:
         """The model's Jacobian in the same units."""

@@ -17,10 +17,9 @@ import scipy.sparse
 from sklearn_mm._robust.box import Box
 from sklearn_mm._solver.roles import Array, Indices
 
-# Relative steps: the roots of the machine precision that balance truncation and
-# rounding for one-sided and central differences. A complex step has no rounding.
-_EPS = np.finfo(np.float64).eps
-_RELATIVE_STEP = {"2-point": _EPS ** (1 / 2), "3-point": _EPS ** (1 / 3), "cs": _EPS}
+# Relative steps are powers of the precision of the residuals, which balance truncation
+# and rounding for one-sided and central differences. A complex step has no rounding.
+_POWER = {"2-point": 1 / 2, "3-point": 1 / 3, "cs": 1}
 
 Workers = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
 
@@ -43,10 +42,11 @@ class Differences:
     relative_step: Any = None
     box: Box | None = None
 
-    def steps(self, theta: Array) -> tuple[Array, Any]:
+    def steps(self, theta: Array, precision: float) -> tuple[Array, Any]:
         """Step of each parameter, and whether its differences are one-sided."""
         sign = np.where(theta >= 0.0, 1.0, -1.0)
-        h = sign * _RELATIVE_STEP[self.scheme] * np.maximum(1.0, np.abs(theta))
+        relative = precision ** _POWER[self.scheme]
+        h = sign * relative * np.maximum(1.0, np.abs(theta))
         if self.relative_step is not None:
             wanted = np.broadcast_to(self.relative_step, theta.shape) * theta
             # A parameter of zero has no relative step.
@@ -66,6 +66,7 @@ class Differences:
         theta: Array,
         residual: Array,
         groups: Indices,
+        precision: float,
     ) -> Changes:
         """Vary the parameters of one group after the other.
 
@@ -79,8 +80,10 @@ class Differences:
             The point and its residuals, flat.
         groups : ndarray of shape (n_parameters,)
             Group of each parameter; negative for those that stay.
+        precision : float
+            Relative rounding error of the residuals.
         """
-        h, one_sided = self.steps(theta)
+        h, one_sided = self.steps(theta, precision)
         n_groups = int(groups.max()) + 1
         deltas = [np.where(groups == g, h, 0.0) for g in range(n_groups)]
         if self.scheme == "cs":

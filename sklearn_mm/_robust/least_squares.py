@@ -240,19 +240,20 @@ def robust_least_squares(
     -------
     result : OptimizeResult
         Result with the fields of :func:`scipy.optimize.least_squares`: ``x``, ``cost``
-        (the robust objective), ``fun`` (residuals), ``jac``, ``grad`` (of the robust
-        objective), ``optimality`` (largest entry of the gradient, except where bounds
-        are active), ``active_mask`` (-1 or 1 where x is on a lower or upper bound),
-        ``nfev``, ``njev``, ``status``, ``message`` and ``success``. Additional fields
-        are ``nit``, ``weights`` (exact confidence weights at x, one per residual
-        vector), ``tau`` (the width that was used), ``fixed`` (mask of fixed
-        parameters), ``upper_bound`` (the upper bound on which the last step was made)
-        and ``history`` (a `Bunch` with one array per quantity and one entry per
-        iteration; use :class:`ConvergenceDisplay` to plot it). ``status`` is 1, 2 or 3
-        if gtol, ftol or xtol is satisfied, 0 if max_nfev was reached, -2 if the
-        callback stopped the optimisation, -3 if no further step could be accepted, and
-        -4 if the optimisation was interrupted (Ctrl-C), in which case the best point so
-        far is returned.
+        (the robust objective), ``fun`` (residuals), ``jac`` (their Jacobian, without
+        weights), ``grad`` (of the robust objective), ``optimality`` (largest entry of
+        the gradient, except where bounds are active), ``active_mask`` (-1 or 1 where x
+        is on a lower or upper bound), ``nfev``, ``njev``, ``status``, ``message`` and
+        ``success``. Additional fields are ``nit``, ``weights`` (exact confidence
+        weights at x, one per residual vector), ``tau`` (the width that was used),
+        ``fixed`` (mask of fixed parameters), ``upper_bound`` (the upper bound on which
+        the last step was made) and ``history`` (a `Bunch` with one array per quantity
+        and one entry per iteration; use :class:`ConvergenceDisplay` to plot it).
+        ``status`` is 1, 2 or 3 if gtol, ftol or xtol is satisfied (ftol also if no
+        further step could be accepted because of rounding errors), 0 if max_nfev was
+        reached, -2 if the callback stopped the optimisation, -3 if no further step
+        could be accepted, and -4 if the optimisation was interrupted (Ctrl-C), in which
+        case the best point so far is returned.
 
         ``result.covariance()`` estimates the covariance of the parameters from the
         residuals that have weight. With a structure, it returns two arrays: the
@@ -281,8 +282,10 @@ def robust_least_squares(
     case x0 is good; with the criterion and increasingly narrow kernels, in case it is
     not; and, for up to 10 parameters, by least squares on 22 subsets of the residuals.
     This takes about 400 evaluations of `fun` for 3 parameters. The most likely fit with
-    a core of at least 30% of the residual vectors is refined. `max_nfev` only applies
-    to the last fit.
+    a core of at least 30% of the residual vectors is refined. `max_nfev`, `callback`
+    and `verbose` only apply to the last fit. If some curve passes close to most inliers
+    and through a cluster of outliers, it can be preferred: with 30 points, tight
+    clusters of 20, 30 and 40% were followed in 0, 1 and 2 of 60 simulated data sets.
 
     Levenberg-Marquardt steps do not minimise the upper bound. The constants of "regemm"
     are therefore smaller than in the paper, so that the accuracy of the weights

@@ -86,7 +86,9 @@ class RobustLeastSquaresResult(OptimizeResult):
             rank = int(np.sum(~self.fixed))
         else:
             matrix, null_space = self._inverse(np.repeat(root, fit.residual_dim))
-            blocks, open_ = [matrix], undetermined(null_space)
+            # A column of tiny numbers does not determine its parameter either.
+            open_ = undetermined(null_space) | ~np.isfinite(np.diagonal(matrix))
+            blocks = [matrix]
             rank = len(matrix) - null_space.shape[1]
         free = ~self.fixed
         open_ = open_ & free[: len(open_)]
@@ -113,10 +115,17 @@ class RobustLeastSquaresResult(OptimizeResult):
         else:
             factor = moments.factor(rank)
         if not np.isfinite(factor):
-            warn_user(
-                f"There are {moments.count:g} residuals of positive weight for "
-                f"{free.sum()} parameters. Their covariance cannot be estimated."
-            )
+            if moments.count > rank:
+                reason = (
+                    "Most residuals are so large compared with tau that x is not a "
+                    "minimum of the robust cost."
+                )
+            else:
+                reason = (
+                    f"There are {moments.count:g} residuals of positive weight for "
+                    f"{free.sum()} parameters."
+                )
+            warn_user(f"{reason} The covariance cannot be estimated.")
             # Infinite as in scipy, but still zero for fixed parameters.
             blocks = [np.abs(block) for block in blocks]
         with np.errstate(invalid="ignore"):

@@ -16,6 +16,9 @@ from sklearn_mm._robust.block_structure import BlockStructure
 from sklearn_mm._rows.validation import check_size
 from sklearn_mm._solver.roles import Array
 
+# Relative rounding error of double precision.
+DOUBLE = float(np.finfo(np.float64).eps)
+
 
 @dataclass(frozen=True)
 class Returned:
@@ -73,28 +76,25 @@ class Returned:
         if self.structure is not None:
             s, n = self.structure, size // self.residual_dim
             shapes = [(n, self.residual_dim, k) for k in (s.first_dim, s.second_dim)]
-            parts = [np.asarray(part, dtype=np.float64) for part in value]
+            several = value if isinstance(value, list | tuple) else [value]
+            parts = [np.asarray(part) for part in several]
             if [part.shape for part in parts] != shapes:
+                got = " and ".join(str(part.shape) for part in parts)
                 raise ValueError(
                     "With a structure, jac must return two arrays of shapes "
-                    f"{shapes[0]} and {shapes[1]}, got "
-                    f"{[part.shape for part in parts]}."
+                    f"{shapes[0]} and {shapes[1]}, got {got}."
                 )
-            return tuple(finite(part) for part in parts)
+            return tuple(finite(_real(part)) for part in parts)
         if self.needs_columns and isinstance(value, LinearOperator):
             raise ValueError(
                 "x_scale='jac' needs the columns of the Jacobian, but jac returned a "
                 "LinearOperator. Pass the sizes of the parameters instead."
             )
         if scipy.sparse.issparse(value):
-            value = scipy.sparse.csr_array(value).astype(np.float64)
-            finite(value.data)
+            value = scipy.sparse.csr_array(value)
+            value.data = finite(_real(value.data))
         elif not isinstance(value, LinearOperator):
-            value = np.asarray(value)
-            if np.iscomplexobj(value):
-                raise ValueError("jac must return a real matrix, got a complex one.")
-            value = np.atleast_2d(_numbers("jac", value, np.float64))
-            finite(value)
+            value = finite(np.atleast_2d(_real(np.asarray(value))))
         if value.ndim != 2 or value.shape[0] != size:
             turned = value.shape == (theta.size, size)
             raise ValueError(
@@ -124,8 +124,27 @@ class Returned:
 def finite(values: Array) -> Array:
     """Entries of a Jacobian, if they are finite."""
     if not np.isfinite(values).all():
-        raise ValueError("The Jacobian contains NaN or infinity.")
+        raise ValueError(
+            "The Jacobian contains NaN or infinity. If it is computed by finite "
+            "differences, set bounds such that fun is finite close to x."
+        )
     return values
+
+
+def precision(residuals: Any) -> float:
+    """Relative rounding error of residuals, which may be in single precision."""
+    dtype = np.asarray(residuals).dtype
+    if not np.issubdtype(dtype, np.inexact):
+        return DOUBLE
+    # They are converted to double precision.
+    return max(float(np.finfo(dtype).eps), DOUBLE)
+
+
+def _real(values: Any) -> Any:
+    """Entries of a Jacobian as floats."""
+    if np.iscomplexobj(values):
+        raise ValueError("jac must return real numbers, got complex ones.")
+    return _numbers("jac", values, np.float64)
 
 
 def _numbers(name: str, value: Any, dtype: Any) -> Any:

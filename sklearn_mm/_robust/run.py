@@ -50,6 +50,7 @@ _MESSAGES = {
     3: "`xtol` termination condition is satisfied.",
 }
 INTERRUPTED, STALLED, _CALLBACK, _MAX_NFEV, _GTOL, _FTOL, _XTOL = _MESSAGES
+_ROUNDING = " What is left is less than the rounding errors of fun."
 _EARLIER = (
     " The steps led to a higher robust cost than that of {}, which is used instead."
 )
@@ -129,10 +130,13 @@ class Run:
 
     def _exact_stage(self) -> Stage:
         step = LevenbergMarquardtStep()
-        monitor = StageMonitor(self, tolerances=(self._xtol, self._gtol))
+        monitor = StageMonitor(self, tolerances=(self._ftol, self._xtol, self._gtol))
         return Stage(self.problem, EXACT_WEIGHTS, step, self._ftol, EXACT, monitor)
 
     def _status(self, result: Any) -> int:
+        if result.status is Status.STALLED and self._is_rounding():
+            self._remark += _ROUNDING
+            return _FTOL
         return {
             Status.CONVERGED: _FTOL,
             Status.MAX_ITER: _MAX_NFEV,
@@ -141,6 +145,15 @@ class Run:
             Status.STOPPED: self.reason,
             Status.INTERRUPTED: INTERRUPTED,
         }[result.status]
+
+    def _is_rounding(self) -> bool:
+        """Whether the cost cannot resolve the first of the rejected steps.
+
+        Relative changes of a minimum are lost if they are less than the root of the
+        precision of the residuals.
+        """
+        changes = self.history.since(-(_MAX_REJECTED + 1))["change"]
+        return changes[0] <= np.sqrt(self.problem.model.precision)
 
     def result(self, status: int, point: Any, upper: float) -> RobustLeastSquaresResult:
         """The result that ends at a point, given the bound of the last step."""
@@ -239,16 +252,18 @@ def _inner(point: Any) -> Any:
 
 
 class StageMonitor(Monitor):
-    """Report each iteration to the run, and test xtol and gtol if they are given.
+    """Report each iteration to the run, and test the tolerances if they are given.
 
-    `to_inner` maps the points of the stage to those of the problem.
+    `to_inner` maps the points of the stage to those of the problem. The criterion tests
+    ftol after accepted steps. Here, it is tested after a rejected one as well: close to
+    the minimum, rounding errors of the residuals can exceed the decrease that is left.
     """
 
     def __init__(
         self,
         run: Run,
         to_inner: Callable[[Any], Any] = _same,
-        tolerances: tuple[float, float] | None = None,
+        tolerances: tuple[float, float, float] | None = None,  # ftol, xtol, gtol
     ) -> None:
         self._run = run
         self._to_inner = to_inner
@@ -265,13 +280,17 @@ class StageMonitor(Monitor):
             return True
         if self._tolerances is None:
             return False
-        xtol, gtol = self._tolerances
+        ftol, xtol, gtol = self._tolerances
+        # The change is infinite if the step was only small because of the damping.
+        small = np.isfinite(record["change"]) and record["step_norm"] <= xtol * (
+            xtol + np.linalg.norm(point.theta)
+        )
         if record["optimality"] <= gtol:
             self._run.reason = _GTOL
-        elif record["accepted"] and record["step_norm"] <= xtol * (
-            xtol + np.linalg.norm(point.theta)
-        ):
+        elif small:
             self._run.reason = _XTOL
+        elif not record["accepted"] and record["change"] <= ftol:
+            self._run.reason = _FTOL
         else:
             return False
         return True

@@ -110,13 +110,13 @@ class LevenbergMarquardtStep:
         # the bound. (Unless the step is only so small because of the damping after
         # failed steps.)
         polishing = predicted <= noise and actual >= -noise and not self._has_failed
-        if not (actual > 0.0 or polishing):  # nan: residuals are not defined there
-            return self._rejected(step.point, info)
-        info["decrease"] = actual
-        self._shrink(1.0 if predicted <= noise else min(actual / predicted, 1.0))
         # A decrease below the prediction says little about the distance to the minimum,
         # so the larger of the two is used.
-        change = max(actual, predicted) / max(trial.upper, np.finfo(float).tiny)
+        change = max(abs(actual), predicted) / max(trial.upper, np.finfo(float).tiny)
+        if not (actual > 0.0 or polishing):  # nan: residuals are not defined there
+            return self._rejected(step.point, info, change)
+        info["decrease"] = actual
+        self._shrink(1.0 if predicted <= noise else min(actual / predicted, 1.0))
         return Moved(new, change, info=info)
 
     def _solve(self, point: Any, system: NormalSystem) -> DampedStep:
@@ -130,10 +130,15 @@ class LevenbergMarquardtStep:
                     )
         return DampedStep(0.0, system, self.damping, None, point=point)
 
-    def _rejected(self, point: Any, info: dict[str, float]) -> Moved:
+    def _rejected(
+        self, point: Any, info: dict[str, float], change: float = np.inf
+    ) -> Moved:
+        # Further steps are small because of the damping, which says nothing.
+        if self._has_failed or not np.isfinite(change):
+            change = np.inf
         self.damping *= self.growth
         self.growth *= 2.0
-        return Moved(point, np.inf, accepted=False, info=info)
+        return Moved(point, change, accepted=False, info=info)
 
     @property
     def _has_failed(self) -> bool:

@@ -197,6 +197,19 @@ def test_interrupted_search():
         assert result.status == -4 and np.isfinite(result.cost)
 
 
+def test_least_squares_has_no_width_to_search_for():
+    rng = np.random.default_rng(0)
+    A = rng.normal(size=(100, 3))
+    b = A @ [1.0, 2.0, 3.0] + 0.1 * rng.normal(size=100)
+    result = robust_least_squares(
+        lambda x: A @ x - b, np.zeros(3), kernel="quadratic", tau="auto"
+    )
+    best, cost, *_ = np.linalg.lstsq(A, b, rcond=None)
+    np.testing.assert_allclose(result.x, best, rtol=1e-6)
+    assert result.nfev < 10
+    assert result.tau == result.scale == pytest.approx(np.sqrt(cost[0] / 97), rel=0.15)
+
+
 def test_start_at_an_exact_solution():
     t = np.linspace(0, 4, 30)
     result = robust_least_squares(

@@ -316,6 +316,15 @@ def test_too_few_residuals():
     assert np.isinf(np.diag(covariance)).all()
 
 
+def test_no_covariance_where_x_is_not_a_minimum():
+    # Most residuals are where psi decreases.
+    residual = np.append(np.full(30, 0.8), 0.1)
+    result = robust_least_squares(lambda x: x[0] + residual, [0.0], max_nfev=1)
+    with pytest.warns(ConvergenceWarning, match="x is not a minimum of the robust"):
+        covariance = result.covariance()
+    assert np.isinf(covariance).all()
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_inverses(seed):
     rng = np.random.default_rng(seed)

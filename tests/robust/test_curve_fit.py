@@ -208,6 +208,22 @@ def test_nan_policy():
         robust_curve_fit(model, x, y, nan_policy="raise")
     with pytest.raises(ValueError, match=r"xdata contains NaN.*nan_policy='omit'"):
         robust_curve_fit(model, x, y)
+    with pytest.raises(ValueError, match="last axis has the length of ydata, 60"):
+        robust_curve_fit(
+            lambda x, a, b: x @ [a, b], np.ones((60, 2)), y, nan_policy="omit"
+        )
+
+
+def test_models_in_single_precision():
+    x, y, _ = data(12)
+
+    def single(x, a, b, c):
+        return model(np.float32(x), *np.float32([a, b, c]))
+
+    popt, pcov = robust_curve_fit(single, x, y)
+    expected = robust_curve_fit(model, x, y)
+    np.testing.assert_allclose(popt, expected[0], atol=0.01)
+    np.testing.assert_allclose(pcov, expected[1], rtol=0.2)
 
 
 @pytest.mark.parametrize(
@@ -264,6 +280,15 @@ def test_undetermined_parameters_have_infinite_variances(rng):
     assert np.isinf(pcov[:, :2]).all()
     _, alone = robust_curve_fit(lambda x, a, c: a * x + c, x, y)
     assert_allclose(pcov[2, 2], alone[1, 1], rtol=0.02)
+
+
+@pytest.mark.filterwarnings("error:overflow")
+def test_a_column_that_vanishes():
+    x = np.linspace(0, 4, 50)
+    with pytest.warns(ConvergenceWarning, match="parameters 1.*infinite"):
+        popt, pcov = robust_curve_fit(model, x, np.zeros(50))
+    np.testing.assert_allclose(popt[[0, 2]], 0.0, atol=1e-12)
+    assert np.isinf(pcov[1, 1]) and np.isfinite(pcov[[0, 2], [0, 2]]).all()
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")

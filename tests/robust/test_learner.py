@@ -13,15 +13,23 @@ from sklearn.ensemble import (
     BaggingRegressor,
     HistGradientBoostingRegressor,
     RandomForestRegressor,
+    StackingRegressor,
+    VotingRegressor,
 )
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.kernel_ridge import KernelRidge
-from sklearn.linear_model import LinearRegression, PoissonRegressor, Ridge
+from sklearn.linear_model import (
+    LinearRegression,
+    LogisticRegression,
+    PoissonRegressor,
+    Ridge,
+)
 from sklearn.model_selection import GridSearchCV, GroupKFold, KFold, TimeSeriesSplit
 from sklearn.multioutput import MultiOutputRegressor
 from sklearn.neighbors import KNeighborsRegressor
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, SplineTransformer, StandardScaler
+from sklearn.svm import SVR
 from sklearn.utils.estimator_checks import (
     check_dataframe_column_names_consistency,
     check_param_validation,
@@ -293,6 +301,21 @@ class TestHistory:
         assert outcomes == [False, False, True]
 
 
+class Constant(RegressorMixin, BaseEstimator):
+    """Predicts one value; `fit` does not return it."""
+
+    def __init__(self, value=0.0, interrupted=False):
+        self.value = value
+        self.interrupted = interrupted
+
+    def fit(self, X, y, sample_weight=None):
+        if self.interrupted and sample_weight is not None:
+            raise KeyboardInterrupt
+
+    def predict(self, X):
+        return np.full(len(X), self.value)
+
+
 class TestPipelines:
     """Weights reach the last step, with metadata routing on and off."""
 
@@ -305,6 +328,13 @@ class TestPipelines:
             make_pipeline(StandardScaler(), Ridge())
         ),
         "bagging": BaggingRegressor(Ridge(), n_estimators=5, random_state=0),
+        "voting": VotingRegressor(
+            [("a", Ridge()), ("b", "drop"), ("c", LinearRegression())]
+        ),
+        "stacking": StackingRegressor([("a", Ridge()), ("c", SVR(kernel="linear"))]),
+        "target of voting": TransformedTargetRegressor(
+            VotingRegressor([("a", Ridge()), ("b", LinearRegression())])
+        ),
     }
 
     @pytest.mark.parametrize("name", ROUTES)
@@ -387,12 +417,51 @@ class TestParameters:
             make_pipeline(StandardScaler(), KNeighborsRegressor()),
             TransformedTargetRegressor(KNeighborsRegressor()),
             GridSearchCV(KNeighborsRegressor(), {}),
+            VotingRegressor([("a", Ridge()), ("b", KNeighborsRegressor())]),
+            VotingRegressor([("a", make_pipeline(StandardScaler(), Ridge()))]),
+            StackingRegressor([("a", Ridge())], KNeighborsRegressor()),
         ],
     )
     def test_without_sample_weight(self, data, estimator):
         assert weight_keyword(estimator) is None
         with pytest.raises(ValueError, match="does not support sample weights"):
             RobustRegressor(estimator).fit(*data)
+
+    def test_searches_belong_outside(self, data):
+        search = GridSearchCV(Ridge(), {"alpha": [0.1, 1.0]})
+        with pytest.raises(ValueError, match=r"outside: GridSearchCV\(RobustRegressor"):
+            RobustRegressor(search).fit(*data)
+
+    @pytest.mark.parametrize(
+        ("estimator", "what"),
+        [
+            (LogisticRegression(), "LogisticRegression is a classifier"),
+            (make_pipeline(StandardScaler(), LogisticRegression()), "a classifier"),
+            (StandardScaler(), "StandardScaler is not one"),
+            (make_pipeline(StandardScaler(), "passthrough"), "Pipeline is not one"),
+        ],
+    )
+    def test_not_a_regressor(self, data, estimator, what):
+        X, y = data
+        with pytest.raises(ValueError, match=f"requires a regressor.* {what}"):
+            RobustRegressor(estimator).fit(X, y > 0)
+
+    def test_predictions_must_be_finite(self, data):
+        with pytest.raises(ValueError, match="Constant predicted NaN or infinity"):
+            RobustRegressor(Constant(value=np.nan)).fit(*data)
+
+    def test_fit_need_not_return_the_estimator(self, data):
+        model = RobustRegressor(Constant(value=1.0), random_state=0).fit(*data)
+        np.testing.assert_array_equal(model.predict(data[0][:2]), [1.0, 1.0])
+
+    def test_interrupt(self, data):
+        X, y = data
+        model = RobustRegressor(Ridge(), random_state=0).fit(X, y)
+        before = model.predict(X)
+        model.estimator = Constant(interrupted=True)
+        with pytest.raises(KeyboardInterrupt):
+            model.fit(X, y)
+        np.testing.assert_array_equal(model.predict(X), before)
 
     def test_default_is_boosting(self, data):
         model = RobustRegressor(max_iter=1, random_state=0).fit(*data)

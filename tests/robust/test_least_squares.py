@@ -527,10 +527,15 @@ def test_bad_input(kwargs, message):
 
 def test_bad_structured_jacobian():
     fun, _, structure, x0 = two_groups()
-    with pytest.raises(ValueError, match="jac must return two arrays of shapes"):
-        robust_least_squares(
-            fun, x0, lambda x: (np.ones((36, 1, 1)),) * 3, structure=structure
-        )
+    part = np.ones((36, 1, 1))
+    for wrong, message in (
+        ((part,) * 3, "jac must return two arrays of shapes"),
+        (np.ones((36, 10)), r"two arrays of shapes .*, got \(36, 10\)\."),
+        (3.0, r"two arrays of shapes .*, got \(\)\."),
+        ((1j * part, part), "jac must return real numbers"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            robust_least_squares(fun, x0, lambda x, J=wrong: J, structure=structure)
     with pytest.raises(ValueError, match="structure describes 36 residual vectors"):
         robust_least_squares(lambda x: fun(x)[:-1], x0, structure=structure)
 

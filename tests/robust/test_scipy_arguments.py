@@ -252,7 +252,7 @@ def test_differences_near_bounds(scheme, width):
 
 def test_diff_step_is_relative():
     steps, _ = Differences("2-point", np.array([1e-3, 1e-3])).steps(
-        np.array([-5.0, 0.0])
+        np.array([-5.0, 0.0]), np.finfo(float).eps
     )
     np.testing.assert_allclose(steps, [-5e-3, 1.49e-8], rtol=1e-3)
     coarse = robust_least_squares(
@@ -260,6 +260,66 @@ def test_diff_step_is_relative():
     )
     # 10 (x1 - x0**2) from 2 to 3.
     np.testing.assert_allclose(coarse.jac[0], [-50.0, 10.0])
+
+
+@pytest.mark.parametrize("scheme", ["2-point", "3-point"])
+def test_functions_in_single_precision(scheme):
+    t, y = decay_data(outliers=12)
+    single = t.astype(np.float32), y.astype(np.float32)
+
+    def fun(x):
+        return decay(x.astype(np.float32), *single)
+
+    x0, options = [1.0, 0.5, 0.0], {"tau": 0.2, "jac": scheme}
+    exact = robust_least_squares(decay, x0, args=(t, y), **options)
+    for tau in (0.2, np.full(50, 0.2)):
+        result = robust_least_squares(fun, x0, **{**options, "tau": tau})
+        assert result.success
+        np.testing.assert_allclose(result.x, exact.x, atol=1e-4)
+    np.testing.assert_allclose(result.jac, exact.jac, atol=5e-3)
+
+
+@pytest.mark.parametrize("which", ["fun", "jac", "retract"])
+def test_functions_that_modify_their_argument(which):
+    t, y = decay_data(outliers=12)
+    functions = {
+        "fun": lambda x: decay(x, t, y),
+        "jac": lambda x: decay_jac(x, t, y),
+        "retract": lambda x, delta: x + delta,
+    }
+    expected = robust_least_squares(x0=[1.0, 0.5, 0.0], tau=0.2, **functions)
+    plain = functions[which]
+
+    def modifying(*args):
+        value = plain(*args)
+        for arg in args:
+            arg *= 1.5
+        return value
+
+    functions[which] = modifying
+    result = robust_least_squares(x0=[1.0, 0.5, 0.0], tau=0.2, **functions)
+    np.testing.assert_array_equal(result.x, expected.x)
+
+
+@pytest.mark.parametrize("tolerances", [{}, {"ftol": 0.0, "xtol": 1e-15, "gtol": 0.0}])
+@pytest.mark.parametrize("kernel", ["quadratic", "smooth_truncated_quadratic"])
+def test_a_start_at_the_minimum_is_a_success(kernel, tolerances):
+    """Rounding errors of the residuals may exceed the decrease that is left."""
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        A = rng.normal(size=(50, 2)) * [1.0, 10.0]
+        b = A @ [2.0, 1.0] + 10 ** rng.uniform(-6, 0) * rng.normal(size=50)
+        best = np.linalg.lstsq(A, b, rcond=None)[0]
+        result = robust_least_squares(
+            lambda x, A, b: A @ x - b,
+            best * (1 + 1e-9 * rng.normal(size=2)),
+            args=(A, b),
+            kernel=kernel,
+            tau=10.0,
+            **tolerances,
+        )
+        assert result.success or (tolerances and result.status == 0)
+        np.testing.assert_allclose(result.x, best, rtol=0.1)
 
 
 def chain(x):
@@ -451,7 +511,11 @@ def test_positional_arguments():
             "without columns",
         ),
         ({"fun": chain, "jac": lambda x: np.ones((2, 3))}, "It looks transposed"),
-        ({"jac": lambda x: 1j * rosenbrock_jac(x)}, "jac must return a real matrix"),
+        ({"jac": lambda x: 1j * rosenbrock_jac(x)}, "jac must return real numbers"),
+        (
+            {"jac": lambda x: scipy.sparse.csr_array(1j * rosenbrock_jac(x))},
+            "jac must return real numbers",
+        ),
         ({"jac": "cs", "fun": lambda x: rosenbrock(x.real)}, "fun returned real"),
         ({"jac": "cs", "retract": np.add}, "cannot be combined with retract"),
         ({"bounds": (0.0, 0.5)}, "x0 is infeasible: entry 0 is 1"),
@@ -467,6 +531,12 @@ def test_positional_arguments():
         ({"fixed": [True, True]}, "All parameters are fixed"),
         ({"fixed": [2]}, "fixed must be a mask of 2 booleans"),
         ({"fixed": [0.5, 0.2]}, "fixed must be a mask of 2 booleans"),
+        ({"fixed": [0, 0]}, "more than once. For a mask, use booleans"),
+        (
+            {"fun": lambda x: np.where(x > 1.0, np.nan, x)},
+            "Jacobian contains NaN or infinity.*set bounds",
+        ),
+        ({"fun": lambda x: 1e-80 * rosenbrock(x + 1), "tau": "auto"}, "largest resid"),
         ({"known_inliers": [True]}, "known_inliers must be a mask of 2 booleans"),
         ({"known_inliers": [0], "criterion": "joint"}, "cannot be combined with known"),
         ({"tau": [1.0, 2.0, 3.0]}, "one number for each of the 2"),

@@ -36,6 +36,11 @@ class OutOfFold:
         predictions = np.empty(y.shape)
         for (_, predict), part in zip(self.splits, parts, strict=True):
             predictions[predict] = np.reshape(part, predictions[predict].shape)
+        if not np.isfinite(predictions).all():
+            raise ValueError(
+                f"The estimator {type(self.estimator).__name__} predicted NaN or "
+                "infinity. Check that it converges, and that the features are scaled."
+            )
         return predictions
 
 

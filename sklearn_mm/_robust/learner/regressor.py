@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from numbers import Integral, Real
 from typing import Any, Self
 
@@ -16,15 +15,9 @@ from sklearn.base import (
     clone,
 )
 from sklearn.ensemble import HistGradientBoostingRegressor
-from sklearn.model_selection import KFold, check_cv
-from sklearn.utils import Bunch, check_random_state, get_tags, indexable
+from sklearn.utils import check_random_state, get_tags, indexable
 from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
-from sklearn.utils.validation import (
-    _check_sample_weight,
-    check_array,
-    check_is_fitted,
-    column_or_1d,
-)
+from sklearn.utils.validation import check_is_fitted
 
 from sklearn_mm._estimator import (
     N_JOBS,
@@ -35,38 +28,33 @@ from sklearn_mm._estimator import (
     warn_user,
 )
 from sklearn_mm._robust.inference_mixin import inlier_scales
+from sklearn_mm._robust.learner.best_round import best_round
 from sklearn_mm._robust.learner.binning import binned_once
+from sklearn_mm._robust.learner.checks import (
+    checked_regressor,
+    checked_targets,
+    checked_weights,
+    folds,
+    seeded,
+)
 from sklearn_mm._robust.learner.new_rows import NewRowsMixin
-from sklearn_mm._robust.learner.out_of_fold import OutOfFold, Split, halves, partition
-from sklearn_mm._robust.learner.rounds import Reweighting, RobustLoss
+from sklearn_mm._robust.learner.out_of_fold import OutOfFold, halves
 from sklearn_mm._robust.learner.start import (
     Noise,
     Targets,
     estimate_noise,
     robust_start,
 )
-from sklearn_mm._robust.learner.weighting import fit_weighted, weight_keyword
-from sklearn_mm._rows.validation import check_size
+from sklearn_mm._robust.learner.weighting import fit_weighted
 from sklearn_mm._solver.roles import Array
-from sklearn_mm.criteria import get_criterion
 from sklearn_mm.kernels import KERNELS, get_kernel
 
 # Kernels are wider by this factor than for 95% efficiency because residuals of learners
-# have longer tails than the noise. This constant and the next two were chosen on other
-# functions than those of examples/benchmarks/robust_anything.py.
+# have longer tails than the noise. This constant was chosen on other functions than
+# those of examples/benchmarks/robust_anything.py.
 _WIDER = 1.2
-# Effort of the upper bound of the first round. Kernels about three times as wide bring
-# back rows that the start has rejected unnecessarily.
-_FIRST_EFFORT = 0.35
-# The plain fit is kept unless the robust loss of another is smaller by this fraction.
-_MARGIN = 0.06
 # The quadratic kernel has no width; any finite one gives the same fit.
 _ANY_WIDTH = 1.0
-# Effort of exact weights, for criterion="fixed".
-_EXACT = 1.0
-# Constants of the criteria. Rounds are few and expensive here, so ReGeMM makes larger
-# steps than with the values of the paper, 0.5 and 0.75.
-_ETA, _ETA_PRIME, _RHO = 0.7, 0.85, 0.5
 
 
 class RobustRegressor(
@@ -208,7 +196,9 @@ class RobustRegressor(
     outliers.
 
     A sample weight of k is not equivalent to repeating a row k times, since the copies
-    may be assigned to different folds.
+    may be assigned to different folds. If outliers are repeated, flexible regressors
+    predict them from their copies and do not detect them: remove duplicates, or keep
+    them in one fold by passing ``cv=list(GroupKFold().split(X, y, groups))``.
 
     References
     ----------
@@ -236,7 +226,7 @@ class RobustRegressor(
     """
 
     _parameter_constraints: dict[str, Any] = {
-        "estimator": [None, HasMethods(["fit", "predict"])],
+        "estimator": [None, HasMethods(["fit"])],
         "kernel": [
             StrOptions(set(KERNELS)),
             HasMethods(["loss", "weight", "penalty", "upper_bound", "tuning_constant"]),
@@ -305,26 +295,30 @@ class RobustRegressor(
                 "RobustRegressor requires y to be passed, but the target y is None."
             )
         X, y = indexable(X, y)
-        y = _check_targets(y)
-        self._check_outputs(y)
-        weight = np.ones(len(y))
-        if sample_weight is not None:
-            weight = _check_sample_weight(
-                sample_weight, X, dtype=np.float64, ensure_non_negative=True
-            )
-            if not np.any(weight > 0):  # scikit-learn < 1.9 lets this pass
-                raise ValueError(
-                    "Sample weights must contain at least one non-zero number."
-                )
+        y = checked_targets(y, self._learner())
+        weight = checked_weights(sample_weight, X, len(y))
         targets = Targets(y, weight, weighted=sample_weight is not None)
         random_state = check_random_state(self.random_state)
-        template = _seeded(self._template(), random_state)
-        splits = self._splits(X, y, random_state)
+        template = seeded(checked_regressor(self._learner()), random_state)
+        splits = folds(self.cv, X, y, random_state)
         learner = OutOfFold(template, binned_once(template, X), splits, self.n_jobs)
         # Make the plain fit first, so that errors of the estimator are raised here.
         plain = learner.predict(y, targets.times(None))
         noise, start = self._start(learner, targets, plain)
-        kept, history = self._rounds(learner, targets, noise, plain, start)
+        kernel, width = self._kernel(len(noise.scale))
+        kept, history = best_round(
+            learner,
+            targets,
+            noise,
+            plain,
+            start,
+            kernel=kernel,
+            width=width,
+            criterion=self.criterion,
+            max_iter=self.max_iter,
+            tol=self.tol,
+            verbose=self.verbose,
+        )
         fitted = fit_weighted(clone(template), X, y, targets.times(kept.confidence))
 
         self.estimator_ = fitted
@@ -332,7 +326,7 @@ class RobustRegressor(
         if kept.confidence is None:
             self.weights_ = np.ones(len(y))
         self.scale_ = float(noise.scale[0]) if y.ndim == 1 else noise.scale
-        self._fitted_kernel = self._kernel(len(noise.scale))
+        self._fitted_kernel = kernel, width
         norm = np.sqrt(noise.squares(targets.residual(kept.prediction)))
         self.inlier_mask_ = norm <= inlier_scales(len(noise.scale))
         self.history_ = history
@@ -378,33 +372,6 @@ class RobustRegressor(
             return HistGradientBoostingRegressor()
         return self.estimator
 
-    def _template(self) -> Any:
-        """Clone the estimator and check that it supports weights."""
-        estimator = clone(self._learner())
-        if weight_keyword(estimator) is None:
-            raise ValueError(
-                f"The estimator {type(estimator).__name__} does not support sample "
-                "weights. RobustRegressor requires a regressor whose fit method "
-                "accepts sample_weight."
-            )
-        return estimator
-
-    def _check_outputs(self, y: Array) -> None:
-        learner = self._learner()
-        if y.ndim > 1 and not get_tags(learner).target_tags.multi_output:
-            raise ValueError(
-                f"y has {y.shape[1]} outputs, but the estimator "
-                f"{type(learner).__name__} supports only one. Fit one model per "
-                "output with sklearn.multioutput.MultiOutputRegressor."
-            )
-
-    def _splits(self, X: Any, y: Array, random_state: Any) -> Sequence[Split]:
-        cv = self.cv
-        if cv is None or isinstance(cv, Integral):
-            n_splits = 5 if cv is None else cv
-            cv = KFold(n_splits, shuffle=True, random_state=random_state)
-        return partition(list(check_cv(cv).split(X, y)), len(y))
-
     def _start(
         self, learner: OutOfFold, targets: Targets, plain: Array
     ) -> tuple[Noise, Array]:
@@ -424,92 +391,3 @@ class RobustRegressor(
         if tuning is None:
             tuning = _WIDER * kernel.tuning_constant(n_outputs)
         return kernel, tuning if np.isfinite(tuning) else _ANY_WIDTH
-
-    def _rounds(
-        self,
-        learner: OutOfFold,
-        targets: Targets,
-        noise: Noise,
-        plain: Array,
-        start: Array,
-    ) -> tuple[_Kept, Bunch]:
-        """The best round and the history of all rounds."""
-        kernel, width = self._kernel(len(noise.scale))
-
-        def squares(prediction: Array) -> Array:
-            return noise.squares(targets.residual(prediction)) / width**2
-
-        loss = RobustLoss(kernel, targets.weight * np.square(width * noise.local))
-        plain_loss = loss.value(squares(plain))
-        kept = _Kept(0, None, plain, plain_loss * (1.0 - _MARGIN))
-        # If the start is not better than the plain fit, there was nothing to reject.
-        at = start if loss.value(squares(start)) < plain_loss else plain
-        criterion = get_criterion(
-            self.criterion,
-            eta=_ETA,
-            eta_prime=_ETA_PRIME,
-            rho=_RHO,
-            effort=_EXACT,
-        )
-        run = Reweighting(loss, criterion, squares(at), _FIRST_EFFORT)
-        for number in range(1, self.max_iter + 1):
-            confidence = run.weights()
-            nothing = not np.any(confidence * targets.weight > 0.0)
-            if nothing or run.settled(self.tol):
-                break
-            new = learner.predict(targets.y, targets.times(confidence))
-            step = (new - at).reshape(len(new), -1)
-            change = float(np.sqrt(np.mean(noise.squares(step)))) / width
-            done = run.refitted(squares(new), change, self.tol)
-            at = new
-            candidate = _Kept(number, confidence, new, loss.value(squares(new)))
-            if candidate.loss < kept.loss:
-                kept = candidate
-            if self.verbose:
-                _print_round(run.history.last(), number, plain_loss)
-            if done:
-                break
-        history = run.record()
-        history["plain_loss"] = plain_loss
-        return kept, history
-
-
-@dataclass(frozen=True)
-class _Kept:
-    """A round: the weights of its fits and their out-of-fold predictions."""
-
-    number: int
-    confidence: Array | None  # None for the plain fit
-    prediction: Array
-    loss: float
-
-
-def _print_round(record: dict[str, float], number: int, plain_loss: float) -> None:
-    if number == 1:
-        print(
-            f"{'round':>6} {'upper bound':>13} {'lower bound':>13} {'1/sigma':>8} "
-            f"{'refit':>13}   (plain fit {plain_loss:.6g})"
-        )
-    print(
-        f"{number:6d} {record['upper_bound']:13.6g} {record['lower_bound']:13.6g} "
-        f"{record['effort']:8.4g} {record['loss']:13.6g}"
-    )
-
-
-def _check_targets(y: Any) -> Array:
-    """Targets as numbers. A column is converted to a vector with a warning."""
-    y = check_array(y, ensure_2d=False, dtype=np.float64, input_name="y")
-    check_size("The largest absolute target", np.abs(y).max(), smallest=0.0)
-    if y.ndim == 2 and y.shape[1] == 1:
-        y = column_or_1d(y, warn=True)
-    return y
-
-
-def _seeded(estimator: Any, random_state: Any) -> Any:
-    """The estimator with an int for each of its random states that is None."""
-    seeds = {
-        name: int(random_state.randint(np.iinfo(np.int32).max))
-        for name, value in sorted(estimator.get_params(deep=True).items())
-        if value is None and name.split("__")[-1] == "random_state"
-    }
-    return estimator.set_params(**seeds)

@@ -13,12 +13,16 @@ from typing import Any
 import numpy as np
 from sklearn import get_config
 from sklearn.compose import TransformedTargetRegressor
+from sklearn.ensemble import StackingRegressor, VotingRegressor
 from sklearn.linear_model import LinearRegression
 from sklearn.pipeline import Pipeline
 from sklearn.utils import _safe_indexing
 from sklearn.utils.validation import has_fit_parameter
 
 from sklearn_mm._solver.roles import Array
+
+# Ensembles of named regressors, whose `fit` passes the weights on.
+_ENSEMBLES = (StackingRegressor, VotingRegressor)
 
 
 def weight_keyword(estimator: Any) -> str | None:
@@ -30,6 +34,11 @@ def weight_keyword(estimator: Any) -> str | None:
     if isinstance(estimator, TransformedTargetRegressor):
         regressor = estimator.regressor
         return weight_keyword(LinearRegression() if regressor is None else regressor)
+    if isinstance(estimator, _ENSEMBLES):
+        # They take any keyword. Without routing, each member must take the weights
+        # itself, and there are no prefixes.
+        keywords = {weight_keyword(member) for member in _members(estimator)}
+        return "sample_weight" if keywords == {"sample_weight"} else None
     return "sample_weight" if has_fit_parameter(estimator, "sample_weight") else None
 
 
@@ -47,12 +56,14 @@ def fit_weighted(estimator: Any, X: Any, y: Array, weight: Array | None) -> Any:
         X, y, weight = _safe_indexing(X, rows), y[rows], weight[rows]
     # Fits without weights may be several times as fast.
     if weight is None or np.all(weight == 1.0):
-        return estimator.fit(X, y)
+        estimator.fit(X, y)  # which need not return itself
+        return estimator
     keyword = weight_keyword(estimator)
     assert keyword is not None  # checked when fit began
     if _routing():
         request_weights(estimator)
-    return estimator.fit(X, y, **{keyword: weight})
+    estimator.fit(X, y, **{keyword: weight})
+    return estimator
 
 
 def request_weights(estimator: Any) -> None:
@@ -71,9 +82,17 @@ def request_weights(estimator: Any) -> None:
         estimator, "sample_weight"
     ):
         estimator.set_fit_request(sample_weight=True)
-    for inner in estimator.get_params(deep=False).values():
+    inside = _members(estimator) if isinstance(estimator, _ENSEMBLES) else ()
+    for inner in (*estimator.get_params(deep=False).values(), *inside):
         if hasattr(inner, "fit") and hasattr(inner, "get_params"):
             request_weights(inner)
+
+
+def _members(estimator: Any) -> list[Any]:
+    """Regressors of an ensemble that receive the weights."""
+    members = [member for _, member in estimator.estimators if member != "drop"]
+    final = getattr(estimator, "final_estimator", None)
+    return members if final is None else [*members, final]
 
 
 def _unset(estimator: Any) -> bool:
