@@ -37,6 +37,7 @@ from sklearn_mm._hebbian.to_the_end import certified_bounds, free_outputs
 from sklearn_mm._hebbian.training import Trainer, initial_theta
 from sklearn_mm._rows.sources import BlockReader, DaskRows, LazyRows, target_source
 from sklearn_mm._rows.validation import validate_rows
+from sklearn_mm._rows.workers import blas_threads_for
 from sklearn_mm._solver.history import History
 from sklearn_mm.baselines import Alternating
 from sklearn_mm.losses import Huber, get_loss
@@ -265,8 +266,10 @@ class BaseContrastiveHebbian(
         memory = getattr(self, "_memory", None) if incremental else None
         trainer = Trainer(self, criterion, batch_size, rate, memory)
         max_iter = 1 if incremental else self.max_iter
+        operations = 2.0 * (batch_size or DEFAULT_CHUNK) * problem.energy.n_weights
         # Divergence is detected by the safeguard and reported below.
-        with np.errstate(over="ignore", invalid="ignore"):
+        errors = np.errstate(over="ignore", invalid="ignore")
+        with errors, blas_threads_for(operations):
             point = problem.at(theta)
             upper = trainer.prepare(problem, point)
             monitor = Safeguard(

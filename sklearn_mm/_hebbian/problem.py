@@ -46,6 +46,7 @@ from sklearn_mm._hebbian.inputs import NO_UNITS, Units
 from sklearn_mm._hebbian.point import Point
 from sklearn_mm._hebbian.row_bounds import RowBounds, gap_curvature, measure
 from sklearn_mm._rows.table import Rows
+from sklearn_mm._rows.workers import blas_threads_for
 from sklearn_mm._solver.roles import ALL_ROWS, Bounds
 from sklearn_mm._solver.roles import Batch as Selection
 
@@ -378,7 +379,8 @@ def _call_with_part(
     arguments: tuple[Any, ...],
 ) -> Any:
     part = replace(bare, X=X, Y=Y, sample_weight=weight)
-    return function(part, point, *arguments)
+    with blas_threads_for(2.0 * DEFAULT_CHUNK * part.energy.n_weights):
+        return function(part, point, *arguments)
 
 
 def _cold_bounds(part: ContrastiveProblem, point: Point, effort: float) -> Bounds:

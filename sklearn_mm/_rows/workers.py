@@ -10,7 +10,7 @@ import threading
 from _thread import start_new_thread
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from queue import SimpleQueue
 from typing import Any, TypeVar
@@ -171,6 +171,17 @@ def call_on_part(function: Callable[..., Value], part: Any, *arguments: Any) -> 
     with one_blas_thread():
         rows = part.read() if hasattr(part, "read") else part
         return function(rows, *arguments)
+
+
+# A core takes about a millisecond for so many operations. Threads of BLAS that share
+# fewer wait for each other by spinning, and if another process keeps a core busy, they
+# wait for as long as it may run: a network took 30 times as long to train.
+_WORTH_THREADS = 1e8
+
+
+def blas_threads_for(operations: float) -> AbstractContextManager[None]:
+    """Limit BLAS to one thread unless products take so many operations."""
+    return nullcontext() if operations >= _WORTH_THREADS else one_blas_thread()
 
 
 class _BlasUsers:
