@@ -35,12 +35,14 @@ from sklearn_mm._robust.problem import Confidence, HalfQuadraticProblem
 from sklearn_mm._robust.scaling import Scaling
 from sklearn_mm._rows.table import Column, Rows, SumOver
 from sklearn_mm._solver.roles import Array
-from sklearn_mm.kernels import Kernel, gaussian_moments
+from sklearn_mm.kernels import Kernel, corrected_r2, gaussian_moments
 
 # For more columns, the covariance (q**2 numbers per output) is not computed.
 MAX_COLUMNS = 1_000
 # Total weights below this fraction of a row would make leverages overflow.
 _LEAST_WEIGHT = 1e-50
+# Residuals below this part of the targets (root mean squares) are rounding errors.
+_ROUNDING = 1e-13
 # Part of a row's square in undetermined directions beyond which its mean is not
 # determined either.
 _OPEN = 1e-10
@@ -69,6 +71,8 @@ class Inference:
         weight.
     reason : str
         Why the covariance is not available, or not sufficient for intervals.
+    exact : bool
+        Whether the residuals of one of the outputs are nothing but rounding errors.
     """
 
     frame: Frame
@@ -79,6 +83,7 @@ class Inference:
     distance: Array | None = None
     n_open: int = 0
     reason: str = ""
+    exact: bool = False
 
     @property
     def freedom(self) -> Array:
@@ -202,9 +207,17 @@ def infer(
     with np.errstate(over="ignore"):
         unit = np.square(scaling.spread) / scaling.weight
         n_rows = scaling.weight * scaling.total
-    known = tuple(parts) if parts else None
-    n_open = _n_undetermined(model, parts)
-    return Inference(model.frame, unit, n_rows, r2, known, distance, n_open, reason)
+    return Inference(
+        frame=model.frame,
+        unit=unit,
+        n_rows=n_rows,
+        robust_r2=r2,
+        parts=tuple(parts) if parts else None,
+        distance=distance,
+        n_open=_n_undetermined(model, parts),
+        reason=reason,
+        exact=_is_exact(sums, model),
+    )
 
 
 def _n_undetermined(model: LinearResidual, parts: list[Covariance]) -> int:
@@ -247,11 +260,17 @@ def _robust_r2(sums: Array, expected: tuple[float, float]) -> Array:
     weight, first, second, left = sums[[1, 5, 6, 7]]
     with np.errstate(divide="ignore", invalid="ignore"):
         total = second - np.square(first) / weight
-        a = expected[0] / expected[1]
-        r2: Array = 1.0 - a * left / (total + (a - 1.0) * left)
-    r2[left == 0.0] = 1.0
+    r2 = corrected_r2(left, total, expected)
     r2[weight <= 0.0] = np.nan
     return r2
+
+
+def _is_exact(sums: Array, model: LinearResidual) -> bool:
+    """Whether residuals are not larger than the rounding errors of their targets."""
+    weight, second, left = sums[[1, 6, 7]]
+    offset = np.abs(model.centre / model.spread)
+    size = np.sqrt(second) + np.sqrt(weight) * offset
+    return bool(np.any(np.sqrt(left) <= _ROUNDING * size))
 
 
 def _to_users(frame: Frame) -> Array:

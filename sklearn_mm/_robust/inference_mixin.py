@@ -53,8 +53,9 @@ class InferenceMixin:
         -------
         intervals : ndarray of shape (q, 2) or (n_outputs, q, 2)
             Lower and upper limits for the coefficients, followed by the intercept if
-            one is fitted. Infinite if there are not more rows than coefficients; nan
-            for coefficients that the data do not determine.
+            one is fitted. Infinite if there are not more rows (counted by their sample
+            weights) than coefficients; nan for coefficients that the data do not
+            determine.
 
         See Also
         --------

@@ -202,7 +202,8 @@ class HalfQuadraticRobustRegressor(
         1,000 coefficients.
 
     robust_r2_ : float or ndarray of shape (n_outputs,)
-        Proportion of the variance of the inliers explained by the model, as in
+        Proportion of the variance of the inliers (about their mean, with or without
+        an intercept) explained by the model, as in
         :func:`~sklearn_mm.metrics.robust_r2_score`.
 
     weights_ : ndarray of shape (n_samples,)

@@ -417,12 +417,38 @@ class TestSummary:
         model = regressor().fit(X, y)
         text, html = str(model.summary()), model.summary()._repr_html_()
         flagged = np.sum(~model.inlier_mask_)
-        for part in (f"120, of which {flagged}", "std_error", "intercept", "Robust R²"):
+        for part in (
+            f"120 ({flagged} flagged as outliers)",
+            "std_error",
+            "intercept",
+            "Robust R²",
+        ):
             assert part in text
             assert part in html
         assert html.count("<table>") == html.count("</table>") == 2
         weighted = clone(model).fit(X, y, sample_weight=np.full(120, 2.0))
         assert "sum of sample weights 240" in str(weighted.summary())
+
+    @pytest.mark.parametrize("offset", [0.0, 1e6])
+    @pytest.mark.filterwarnings("ignore:.*lie exactly on the fitted plane")
+    def test_exact_fits(self, rng, offset):
+        X = rng.normal(size=(60, 3))
+        y = X @ [1.0, 2.0, 3.0] + offset
+        for targets in (y, np.full(60, offset), np.where(np.arange(60) < 9, 1e9, y)):
+            text = str(regressor().fit(X, targets).summary())
+            assert "up to rounding errors" in text
+            assert max(map(len, text.splitlines()[:-1])) < 80  # values of t are huge
+        noisy = y + 1e-6 * rng.normal(size=60)
+        assert "rounding" not in str(regressor().fit(X, noisy).summary())
+
+    @pytest.mark.parametrize("fit_intercept", [True, False])
+    def test_adjusted_r2(self, rng, fit_intercept):
+        """Both are variances in proportion: that of the noise and that of targets."""
+        X, _, y = sample(rng)
+        model = regressor(kernel="quadratic", fit_intercept=fit_intercept).fit(X, y)
+        noise = np.sum(np.square(y - model.predict(X))) / (120 - 3 - fit_intercept)
+        expected = 1.0 - noise / np.var(y, ddof=1)
+        assert f"(adjusted {expected:.4g})" in str(model.summary())
 
     def test_names_are_escaped(self, rng):
         pd = pytest.importorskip("pandas")
