@@ -172,7 +172,9 @@ class TestScorer:
     def test_bad_references(self, data):
         with pytest.raises(NotFittedError):
             robust_scorer(HalfQuadraticRobustRegressor())
-        with pytest.raises(ValueError, match="Ridge is not a regressor with .* scale_"):
+        with pytest.raises(
+            ValueError, match=r"Ridge is not a regressor with .* scale_"
+        ):
             robust_scorer(Ridge().fit(*data))
         for wrong in ("large", [[1.0], [1.0, 2.0]]):
             with pytest.raises(ValueError, match="scale must be a positive number"):
