@@ -36,6 +36,10 @@ If the noise depends on x, the middle term is replaced by that of HC3:
           \quad H = \sum_i \psi'_i x_i x_i^T + P, \quad
           h_i = w_i x_i^T (G + P)^{-1} x_i
 
+A row of leverage one, such as the only one of its category, has no residual, whatever
+its noise, and :math:`\psi' = w`. Its score is taken to have the variance that gives the
+first formula there, :math:`w_i / \rho^2` times that of a unit of G.
+
 Several outputs that share a weight have :math:`\psi_k = \omega(\|r\|^2 / \tau^2) r_k`,
 whose derivative in its own residual is :math:`\omega + 2 z \omega'(z) r_k^2 / \|r\|^2`.
 The derivatives in the other residuals have mean zero if the noise of the outputs is
@@ -74,7 +78,7 @@ _UNCERTAIN = 6.0
 _ROUNDINGS = 500
 # Rounding error of the number of parameters, for each of them.
 _WHOLE = 1e-9
-# Smallest difference between one and a leverage.
+# Leverages that differ less from one are one, up to rounding.
 _LEVERAGE = 1e-8
 
 
@@ -287,7 +291,7 @@ def sandwich_covariance(
     Parameters
     ----------
     meat : ndarray of shape (q, q)
-        Sum of (psi / (1 - h))**2 x x', with the leverages h of `leverages`.
+        Sum of the `squared_scores` times x x'.
     bend : ndarray of shape (q, q)
         Sum of (w - psi') x x'.
     """
@@ -301,9 +305,34 @@ def sandwich_covariance(
     return _covariance(bread, meat, moments.count, q, null_space)
 
 
-def kept_apart(leverage: Array) -> Array:
-    """1 - h, which HC3 divides by."""
-    return np.maximum(1.0 - leverage, _LEVERAGE)
+def squared_scores(psi: Array, weight: Array, leverage: Array, noise: float) -> Array:
+    """(psi / (1 - h))**2 of HC3, or the expected square if the leverage h is one.
+
+    Parameters
+    ----------
+    psi, weight : ndarray of shape (n,)
+        psi of the residuals, and confidence weights.
+    leverage : ndarray of shape (n,)
+        x'(G + P)^-1 x of the rows.
+    noise : float
+        Variance of a score per unit of weight, see `score_noise`.
+    """
+    apart = 1.0 - weight * leverage
+    alone = apart < _LEVERAGE
+    squares = np.square(psi / np.where(alone, 1.0, apart))
+    return np.where(alone, noise * weight, squares)
+
+
+def score_noise(
+    gram: Array, moments: PsiMoments, penalty: Array | float = 0.0
+) -> float:
+    """Variance of the score of a row of leverage one, per unit of weight.
+
+    The noise is assumed to be the same in all rows. Zero if there are not more rows
+    than parameters, when it is not needed.
+    """
+    noise = moments.factor(_bread(gram, moments, penalty)[2])
+    return noise if np.isfinite(noise) else 0.0
 
 
 def _covariance(

@@ -18,9 +18,10 @@ from sklearn_mm._robust.covariance import (
     Influence,
     PsiMoments,
     inverse_symmetric,
-    kept_apart,
     nonrobust_covariance,
     sandwich_covariance,
+    score_noise,
+    squared_scores,
     t_quantile,
     undetermined,
 )
@@ -248,9 +249,11 @@ def _sandwich(
     model: LinearResidual = problem.model
     columns = (point.residual, problem.sample_weight, leverage)
     args = (problem.kernel, problem.tau, output)
-    scores = problem.rows.fill(memory, _squared_scores, *columns, args=args)
+    noise = score_noise(gram, moments, model.ridge)
+    fill = problem.rows.fill
+    scores = fill(memory, _squared_scores, *columns, args=(*args, noise))
     meat, _ = model.normal_equations(point.residual, scores)
-    bends = problem.rows.fill(memory, _bends, *columns, args=args)
+    bends = fill(memory, _bends, *columns, args=args)
     bend, _ = model.normal_equations(point.residual, bends)
     return sandwich_covariance(gram, moments, meat, bend, model.ridge)
 
@@ -331,11 +334,13 @@ def _squared_scores(
     kernel: Kernel,
     tau: float,
     output: int,
+    noise: float,
     out: Array | None = None,
 ) -> Array:
     influence = Influence.of(residual, kernel, tau)
-    score = influence.psi[:, output] / kept_apart(influence.weight * leverage)
-    return np.multiply(sample_weight, np.square(score), out=out)
+    psi = influence.psi[:, output]
+    squares = squared_scores(psi, influence.weight, leverage, noise)
+    return np.multiply(sample_weight, squares, out=out)
 
 
 def _bends(

@@ -76,6 +76,24 @@ class TestLeastSquares:
         model = regressor(kernel="quadratic", cov_type="HC3").fit(X, y)
         np.testing.assert_allclose(model.covariance_, ols.cov_HC3, rtol=1e-8)
 
+    @pytest.mark.parametrize("kernel", ["quadratic", "tukey", "cauchy"])
+    def test_the_only_row_of_a_category(self, rng, kernel):
+        """Its residual is zero, which does not mean that it has no noise."""
+        X, _, y = sample(rng)
+        X = np.column_stack([X, np.arange(120) == 50])
+        plain, hc3 = (
+            regressor(kernel=kernel, cov_type=name).fit(X, y)
+            for name in ("nonrobust", "HC3")
+        )
+        errors, found = (np.sqrt(np.diag(m.covariance_)) for m in (plain, hc3))
+        np.testing.assert_allclose(found[3], errors[3], rtol=0.05)
+        # The other coefficients do not depend on this row.
+        some, y = np.delete(X[:, :3], 50, axis=0), np.delete(y, 50)
+        without = regressor(kernel=kernel, cov_type="HC3", scale=hc3.scale_)
+        without.fit(some, y)
+        expected = np.sqrt(np.diag(without.covariance_))
+        np.testing.assert_allclose(found[[0, 1, 2, 4]], expected, rtol=0.02)
+
     def test_ridge(self, rng):
         # The estimate is A X'y: its covariance is known, its bias is left out.
         X, _, y = sample(rng, 40, 5)
