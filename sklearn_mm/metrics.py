@@ -24,7 +24,7 @@ from sklearn.utils.validation import (
     check_is_fitted,
 )
 
-from sklearn_mm.kernels import Kernel, corrected_r2, gaussian_moments, get_kernel
+from sklearn_mm.kernels import Kernel, corrected_r2, get_kernel
 
 __all__ = ["bounded_loss", "robust_r2_score", "robust_scorer"]
 
@@ -191,8 +191,7 @@ def robust_r2_score(
         mean = np.average(true, axis=0, weights=confidence)
         left = confidence @ np.square(residual)
         total = confidence @ np.square(true - mean)
-        moments = gaussian_moments(resolved, width, true.shape[1])
-        scores = corrected_r2(left, total, moments)
+        scores = corrected_r2(left, total, resolved, width)
     return scores if multioutput == "raw_values" else float(np.mean(scores))
 
 

@@ -42,8 +42,11 @@ first formula there, :math:`w_i / \rho^2` times that of a unit of G.
 
 Several outputs that share a weight have :math:`\psi_k = \omega(\|r\|^2 / \tau^2) r_k`,
 whose derivative in its own residual is :math:`\omega + 2 z \omega'(z) r_k^2 / \|r\|^2`.
-The derivatives in the other residuals have mean zero if the noise of the outputs is
-independent, so that each output has its own covariance.
+If the noise of the outputs is correlated, so are the scores, and the derivatives in the
+other residuals do not vanish on average. With M, the mean of the matrices of all
+derivatives, psi is replaced by :math:`\mathrm{diag}(M) M^{-1} \psi` in the variance of
+the scores of each output. This is exact for the linearised equations of all outputs if
+there is no penalty.
 
 All functions take and return NumPy values.
 """
@@ -119,6 +122,49 @@ class Influence:
         sums[3] = counts @ self.slope
         sums[4] = counts @ np.square(self.slope)
         return sums
+
+
+def mixed_sums(residual: Array, influence: Influence, sample_weight: Array) -> Array:
+    """Sums of derivatives of psi in all residuals, and of products of psi, (2 d, d)."""
+    d = residual.shape[1]
+    norms = np.square(residual).sum(axis=1)
+    radial = influence.slope.sum(axis=1) - d * influence.weight  # 2 z omega'(z)
+    bent = sample_weight * radial / np.where(norms > 0.0, norms, 1.0)
+    slopes = (bent[:, None] * residual).T @ residual
+    slopes.flat[:: d + 1] += sample_weight @ influence.weight
+    products = (sample_weight[:, None] * influence.psi).T @ influence.psi
+    return np.concatenate([slopes, products])
+
+
+def decoupled(sums: Array) -> tuple[Array, Array]:
+    """Sums of outputs with correlated noise, as if they were fitted separately.
+
+    Parameters
+    ----------
+    sums : ndarray of shape (m, d) or (m + 2 d, d)
+        `Influence.sums` and other sums, with the `mixed_sums` last if d > 1.
+
+    Returns
+    -------
+    sums : ndarray of shape (m, d)
+        The same without them, with sums of squares of the decoupled psi.
+    mixing : ndarray of shape (d, d)
+        diag(M) M^-1, by which psi is decoupled. The identity if M is nearly singular,
+        which may happen with kernels that reject.
+    """
+    d = sums.shape[1]
+    mixing = np.eye(d)
+    if d == 1:
+        return sums, mixing
+    sums, slopes, products = np.split(sums, [len(sums) - 2 * d, len(sums) - d])
+    root = np.sqrt(np.maximum(slopes.diagonal(), 0.0))
+    if root.all():
+        values, vectors = np.linalg.eigh(slopes / np.outer(root, root))
+        if values[0] > _CURVATURE:
+            inverse = (vectors / values) @ vectors.T
+            mixing = root[:, None] * inverse / root
+    sums[2] = np.einsum("ij,jk,ik->i", mixing, products, mixing)
+    return sums, mixing
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,9 @@ from sklearn_mm._robust.covariance import (
     Covariance,
     Influence,
     PsiMoments,
+    decoupled,
     inverse_symmetric,
+    mixed_sums,
     nonrobust_covariance,
     sandwich_covariance,
     score_noise,
@@ -36,7 +38,7 @@ from sklearn_mm._robust.problem import Confidence, HalfQuadraticProblem
 from sklearn_mm._robust.scaling import Scaling
 from sklearn_mm._rows.table import Column, Rows, SumOver
 from sklearn_mm._solver.roles import Array
-from sklearn_mm.kernels import Kernel, corrected_r2, gaussian_moments
+from sklearn_mm.kernels import Kernel, corrected_r2
 
 # For more columns, the covariance (q**2 numbers per output) is not computed.
 MAX_COLUMNS = 1_000
@@ -175,7 +177,8 @@ def infer(
     if q <= MAX_COLUMNS and not model.l1:
         wanted.append(model.normal_sums(point.residual, weights))
     found = model.rows.sums(wanted)
-    sums, ridge = next(found), model.ridge
+    sums, mixing = decoupled(next(found))
+    ridge = model.ridge
     reason, distance = "", None
     parts: list[Covariance] = []
     if model.l1:
@@ -200,19 +203,22 @@ def infer(
             if leverage is None:
                 part = nonrobust_covariance(gram, moments, ridge)
             else:
-                part = _sandwich(problem, point, k, gram, moments, leverage, weights)
+                part = _sandwich(
+                    problem, point, k, gram, moments, leverage, weights, mixing
+                )
             parts.append(part)
         if model.alpha:
             reason = "The bias of penalised coefficients (alpha > 0) is not known."
-    r2 = _robust_r2(sums, gaussian_moments(kernel, width, d))
-    with np.errstate(over="ignore"):
+    weight, first, second, left = sums[[1, 5, 6, 7]]
+    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+        about_mean = second - np.square(first) / weight
         unit = np.square(scaling.spread) / scaling.weight
         n_rows = scaling.weight * scaling.total
     return Inference(
         frame=model.frame,
         unit=unit,
         n_rows=n_rows,
-        robust_r2=r2,
+        robust_r2=corrected_r2(left, about_mean, kernel, width),
         parts=tuple(parts) if parts else None,
         distance=distance,
         n_open=_n_undetermined(model, parts),
@@ -244,6 +250,7 @@ def _sandwich(
     moments: PsiMoments,
     leverage: Column,
     memory: Column,
+    mixing: Array,
 ) -> Covariance:
     """HC3 of one output; `memory` is that of a column."""
     model: LinearResidual = problem.model
@@ -251,21 +258,12 @@ def _sandwich(
     args = (problem.kernel, problem.tau, output)
     noise = score_noise(gram, moments, model.ridge)
     fill = problem.rows.fill
-    scores = fill(memory, _squared_scores, *columns, args=(*args, noise))
+    scores_of = (problem.kernel, problem.tau, mixing[output], noise)
+    scores = fill(memory, _squared_scores, *columns, args=scores_of)
     meat, _ = model.normal_equations(point.residual, scores)
     bends = fill(memory, _bends, *columns, args=args)
     bend, _ = model.normal_equations(point.residual, bends)
     return sandwich_covariance(gram, moments, meat, bend, model.ridge)
-
-
-def _robust_r2(sums: Array, expected: tuple[float, float]) -> Array:
-    """R² of Renaud and Victoria-Feser, as in `sklearn_mm.metrics.robust_r2_score`."""
-    weight, first, second, left = sums[[1, 5, 6, 7]]
-    with np.errstate(divide="ignore", invalid="ignore"):
-        total = second - np.square(first) / weight
-    r2 = corrected_r2(left, total, expected)
-    r2[weight <= 0.0] = np.nan
-    return r2
 
 
 def _is_exact(sums: Array, model: LinearResidual) -> bool:
@@ -319,12 +317,18 @@ def _row_sums(
     centre: Array,
     spread: Array,
 ) -> Array:
-    """Sums of `Influence`, and of w y, w y**2 and w r**2, (8, n_outputs)."""
+    """Sums of `Influence`, and of w y, w y**2 and w r**2, (8, n_outputs).
+
+    With several outputs, the `mixed_sums` follow.
+    """
     Y = targets(y, centre, spread)
     influence = Influence.of(residual, kernel, tau)
     w = sample_weight * influence.weight
-    more = [w @ Y, w @ np.square(Y), w @ np.square(residual)]
-    return np.concatenate([influence.sums(sample_weight), more])
+    more = np.stack([w @ Y, w @ np.square(Y), w @ np.square(residual)])
+    sums = [influence.sums(sample_weight), more]
+    if residual.shape[1] > 1:
+        sums.append(mixed_sums(residual, influence, sample_weight))
+    return np.concatenate(sums)
 
 
 def _squared_scores(
@@ -333,12 +337,12 @@ def _squared_scores(
     leverage: Array,
     kernel: Kernel,
     tau: float,
-    output: int,
+    mixing: Array,
     noise: float,
     out: Array | None = None,
 ) -> Array:
     influence = Influence.of(residual, kernel, tau)
-    psi = influence.psi[:, output]
+    psi = influence.psi @ mixing
     squares = squared_scores(psi, influence.weight, leverage, noise)
     return np.multiply(sample_weight, squares, out=out)
 

@@ -256,9 +256,9 @@ class InferenceMixin:
     def _record_inference(self, inference: Inference) -> None:
         """Set what is known about the coefficients, in the units of the user."""
         self._inference = inference
+        self.robust_r2_ = self._of_outputs(inference.robust_r2)
         covariance = inference.covariance()
         self.covariance_ = None if covariance is None else self._of_outputs(covariance)
-        self.robust_r2_ = self._of_outputs(inference.robust_r2)
 
     def _record_rows(
         self,

@@ -458,8 +458,8 @@ class HalfQuadraticRobustRegressor(
         if inference.n_open and Verdict.NARROW not in start.verdict:
             warn_of_open_directions(inference.n_open)
         self._fitted_kernel = kernel, tuning
-        self._record_inference(inference)
         self._record_rows(problem, result.point, tuning, memory.weights)
+        self._record_inference(inference)
         self.history_ = history.to_bunch(unit)
         self.n_iter_ = len(history)
         return self

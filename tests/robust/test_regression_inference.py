@@ -355,6 +355,23 @@ class TestSeveralOutputs:
         assert np.all((ratio > 0.7) & (ratio < 1.4)), ratio
         assert 0.85 < ratio.mean() < 1.15
 
+    @COV_TYPES
+    @pytest.mark.parametrize("kernel", ["smooth_truncated_quadratic", "welsch"])
+    def test_correlated_noise(self, cov_type, kernel):
+        """The outputs share weights, so that their equations are coupled."""
+        rng = np.random.default_rng(0)
+        root = np.linalg.cholesky(0.9 + 0.1 * np.eye(3))
+        model = regressor(kernel=kernel, scale=1.0, init=np.zeros((3, 3)))
+        model.set_params(cov_type=cov_type)
+        squares, variances = [], []
+        for _ in range(150):
+            X = rng.normal(size=(200, 2))
+            model.fit(X, rng.normal(size=(200, 3)) @ root.T)
+            squares.append(np.square(np.column_stack([model.coef_, model.intercept_])))
+            variances.append(np.diagonal(model.covariance_, axis1=1, axis2=2))
+        ratio = np.mean(variances) / np.mean(squares)
+        assert 0.8 < ratio < 1.25, ratio
+
 
 class TestWhatCannotBeTold:
     def test_collinear_columns(self, rng):
