@@ -79,12 +79,12 @@ def oracle(X, y, new):
     )
 
 
-def simulate(kind, n, p, seed):
+def simulate(kind, n, p, seed, kernel="smooth_truncated_quadratic"):
     """Hits and lengths of one data set."""
     X, y, coef, clean, (x_new, *target) = draw(kind, n, p, seed)
     cov_type = "HC3" if kind == "heteroscedastic" else "nonrobust"
     begin = time.process_time()
-    model = HalfQuadraticRobustRegressor(cov_type=cov_type, random_state=seed)
+    model = HalfQuadraticRobustRegressor(kernel, cov_type=cov_type, random_state=seed)
     low, high = model.fit(X, y).conf_int(LEVEL).T
     ((left, right),) = model.predict_interval(x_new, LEVEL)
     seconds = time.process_time() - begin
@@ -123,6 +123,7 @@ def main():
     parser.add_argument("--first-seed", type=int, default=10_000)
     parser.add_argument("--sizes", nargs="+", type=size, default=SIZES, metavar="NxP")
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
+    parser.add_argument("--kernel", default="smooth_truncated_quadratic")
     parser.add_argument("--quick", action="store_true")
     args = parser.parse_args()
     first, number = args.first_seed, 10 if args.quick else args.simulations
@@ -141,13 +142,13 @@ def main():
         writer.writerow(["kind", "n", "p", *names, "coverage_error", "lmrob"])
         for kind in kinds:
             for n, p in sizes:
-                rows = [simulate(kind, n, p, first + i) for i in range(number)]
+                seeds = range(first, first + number)
+                rows = [simulate(kind, n, p, seed, args.kernel) for seed in seeds]
                 mean = {name: np.mean([row[name] for row in rows]) for name in names}
                 error = np.std([row["coverage"] for row in rows]) / np.sqrt(number)
                 peer = np.nan
                 if with_r:
-                    seeds = range(first, first + min(number, args.r_simulations))
-                    peer = lmrob(kind, n, p, seeds)
+                    peer = lmrob(kind, n, p, seeds[: args.r_simulations])
                 writer.writerow([kind, n, p, *mean.values(), error, peer])
                 file.flush()
                 print(
