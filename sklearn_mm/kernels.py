@@ -416,6 +416,30 @@ def gaussian_moments(kernel: Kernel, width: float, d: int = 1) -> tuple[float, f
     return float(quadrature @ omega), float(quadrature @ (squares * omega)) / d
 
 
+def corrected_r2(left: Array, total: Array, kernel: Kernel, width: float) -> Array:
+    """Coefficients of determination from weighted sums of squares.
+
+    Weighting makes residuals appear smaller than they are, by the ratio of the
+    `gaussian_moments`. For a constant target, the coefficient is zero as in
+    scikit-learn, or one if it is predicted exactly.
+
+    Parameters
+    ----------
+    left, total : ndarray of shape (n_outputs,)
+        Weighted sums of squares of residuals, and of targets about their mean, nan
+        if all weights are zero.
+    kernel, width : Kernel, float
+        Kernel of the weights, and its width in noise scales.
+    """
+    weight, square = gaussian_moments(kernel, width, len(left))
+    a = weight / square
+    with np.errstate(divide="ignore", invalid="ignore"):
+        r2: Array = 1.0 - a * left / (total + (a - 1.0) * left)
+    r2[total <= 0.0] = 0.0
+    r2[(left == 0.0) & (total >= 0.0)] = 1.0
+    return r2
+
+
 def _chi_rule(d: int, c: float) -> tuple[Array, Array]:
     """Quadrature for the chi distribution, split at the kink of the kernel."""
     x, w = roots_legendre(80)

@@ -9,10 +9,12 @@ a model with a large scale has an unfair advantage.
 
 from __future__ import annotations
 
+from numbers import Real
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from sklearn.base import is_regressor
 from sklearn.metrics import make_scorer
 from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import (
@@ -22,7 +24,7 @@ from sklearn.utils.validation import (
     check_is_fitted,
 )
 
-from sklearn_mm.kernels import Kernel, gaussian_moments, get_kernel
+from sklearn_mm.kernels import Kernel, corrected_r2, get_kernel
 
 __all__ = ["bounded_loss", "robust_r2_score", "robust_scorer"]
 
@@ -141,7 +143,8 @@ def robust_r2_score(
     Returns
     -------
     score : float or ndarray of shape (n_outputs,)
-        One if the inliers are predicted exactly; nan if there are no inliers.
+        One if the inliers are predicted exactly, zero if they are constant and are not;
+        nan if there are no inliers.
 
     See Also
     --------
@@ -188,11 +191,7 @@ def robust_r2_score(
         mean = np.average(true, axis=0, weights=confidence)
         left = confidence @ np.square(residual)
         total = confidence @ np.square(true - mean)
-        expected = gaussian_moments(resolved, width, true.shape[1])
-        a = expected[0] / expected[1]
-        with np.errstate(divide="ignore", invalid="ignore"):
-            scores = 1.0 - a * left / (total + (a - 1.0) * left)
-        scores[left == 0.0] = 1.0
+        scores = corrected_r2(left, total, resolved, width)
     return scores if multioutput == "raw_values" else float(np.mean(scores))
 
 
@@ -265,7 +264,9 @@ cross_validate`. It supports `sample_weight` and multiple outputs.
 
 
 def _check_tuning(tuning: float | None) -> None:
-    if tuning is not None and not 0.0 < float(tuning) < np.inf:
+    if tuning is None:
+        return
+    if not (isinstance(tuning, Real) and 0.0 < float(tuning) < np.inf):
         raise ValueError(f"tuning must be positive and finite, got {tuning!r}.")
 
 
@@ -299,10 +300,11 @@ def _check_scale(scale: Any) -> Array:
         scales = np.atleast_1d(np.asarray(scale, dtype=np.float64))
     except (TypeError, ValueError):
         raise ValueError(
-            f"scale must be a positive number, an array of them, or a fitted model, "
-            f"got {scale!r}."
+            f"scale must be a positive number or an array of them, got {scale!r}."
         ) from None
-    if scales.ndim > 1 or not (np.isfinite(scales).all() and (scales > 0).all()):
+    if scales.ndim > 1:
+        raise ValueError(f"scale must be a number or a vector, got {scale!r}.")
+    if not (np.isfinite(scales).all() and (scales > 0).all()):
         raise ValueError(f"scale must be positive and finite, got {scale!r}.")
     return scales
 
@@ -318,9 +320,8 @@ def _squares(
     if len(scales) not in (1, d):
         raise ValueError(f"scale has {len(scales)} values for {d} outputs.")
     resolved = get_kernel(kernel)
+    _check_tuning(tuning)
     width = resolved.tuning_constant(d) if tuning is None else float(tuning)
-    if not width > 0:
-        raise ValueError(f"tuning must be positive, got {tuning!r}.")
     if not np.isfinite(width):  # the quadratic kernel: any width will do
         width = 1.0
     with np.errstate(over="ignore"):
@@ -358,9 +359,10 @@ def _reference_scale(reference: Any) -> Any:
     reference = getattr(reference, "best_estimator_", reference)
     if isinstance(reference, Pipeline):
         reference = reference[-1]
-    if not hasattr(reference, "scale_"):
+    if not (is_regressor(reference) and hasattr(reference, "scale_")):
         raise ValueError(
-            f"{type(reference).__name__} has no attribute scale_. Pass a robust model "
-            "such as HalfQuadraticRobustRegressor, or the scale itself."
+            f"{type(reference).__name__} is not a regressor with an attribute scale_. "
+            "Pass a robust model such as HalfQuadraticRobustRegressor, or the scale "
+            "itself."
         )
     return reference.scale_

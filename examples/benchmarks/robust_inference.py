@@ -3,7 +3,9 @@
     python examples/benchmarks/robust_inference.py --output results/
 
 Data have standard normal features, an intercept, and noise of unit variance. In every
-simulation the fit makes 95 % intervals for all coefficients and for one new clean row.
+simulation the fit makes 95 % intervals for all coefficients and for the target of one
+new row. "prediction" is the probability that the interval covers this target, which
+has the noise of the clean rows.
 
 - "clean": no outliers;
 - "near": 20 % of the rows are shifted by 4 to 8 noise scales, all upwards;
@@ -27,6 +29,7 @@ import _common  # pins threads first
 import _r_peers
 
 import numpy as np
+from scipy.stats import norm as normal
 from scipy.stats import t as student
 from sklearn.exceptions import ConvergenceWarning
 
@@ -38,15 +41,19 @@ LEVEL = 0.95
 
 
 def draw(kind, n, p, seed):
-    """Data, true coefficients (intercept last), the clean rows, and a new row."""
+    """Data, true coefficients (intercept last), clean rows, and a new row.
+
+    The new row comes with the mean and the standard deviation of its target.
+    """
     rng = np.random.default_rng([seed, n, p, KINDS.index(kind)])
     X = rng.normal(size=(n + 1, p))
     coef = rng.normal(size=p + 1)
-    noise = 0.5 + np.abs(X[:, 0]) if kind == "heteroscedastic" else 1.0
-    y = X @ coef[:-1] + coef[-1] + noise * rng.normal(size=n + 1)
+    noise = 0.5 + np.abs(X[:, 0]) if kind == "heteroscedastic" else np.ones(n + 1)
+    mean = X @ coef[:-1] + coef[-1]
+    y = mean + noise * rng.normal(size=n + 1)
     share = {"near": 0.2, "coded": 0.3, "one-sided": 0.3}.get(kind, 0.0)
     bad = np.flatnonzero(rng.permutation(n) < share * n)
-    new = X[n:], y[n]
+    new = X[n:], mean[n], noise[n]
     X, y = X[:n], y[:n]
     if kind == "near":
         y[bad] += rng.uniform(4, 8, size=len(bad))
@@ -72,12 +79,12 @@ def oracle(X, y, new):
     )
 
 
-def simulate(kind, n, p, seed):
+def simulate(kind, n, p, seed, kernel="smooth_truncated_quadratic"):
     """Hits and lengths of one data set."""
-    X, y, coef, clean, (x_new, y_new) = draw(kind, n, p, seed)
+    X, y, coef, clean, (x_new, *target) = draw(kind, n, p, seed)
     cov_type = "HC3" if kind == "heteroscedastic" else "nonrobust"
     begin = time.process_time()
-    model = HalfQuadraticRobustRegressor(cov_type=cov_type, random_state=seed)
+    model = HalfQuadraticRobustRegressor(kernel, cov_type=cov_type, random_state=seed)
     low, high = model.fit(X, y).conf_int(LEVEL).T
     ((left, right),) = model.predict_interval(x_new, LEVEL)
     seconds = time.process_time() - begin
@@ -85,7 +92,7 @@ def simulate(kind, n, p, seed):
     return {
         "coverage": np.mean((low <= coef) & (coef <= high)),
         "length": np.mean(high - low) / np.mean(length),
-        "prediction": float(left <= y_new <= right),
+        "prediction": normal.cdf(right, *target) - normal.cdf(left, *target),
         "prediction_length": (right - left) / prediction_length,
         "seconds": seconds,
     }
@@ -116,6 +123,7 @@ def main():
     parser.add_argument("--first-seed", type=int, default=10_000)
     parser.add_argument("--sizes", nargs="+", type=size, default=SIZES, metavar="NxP")
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
+    parser.add_argument("--kernel", default="smooth_truncated_quadratic")
     parser.add_argument("--quick", action="store_true")
     args = parser.parse_args()
     first, number = args.first_seed, 10 if args.quick else args.simulations
@@ -134,13 +142,13 @@ def main():
         writer.writerow(["kind", "n", "p", *names, "coverage_error", "lmrob"])
         for kind in kinds:
             for n, p in sizes:
-                rows = [simulate(kind, n, p, first + i) for i in range(number)]
+                seeds = range(first, first + number)
+                rows = [simulate(kind, n, p, seed, args.kernel) for seed in seeds]
                 mean = {name: np.mean([row[name] for row in rows]) for name in names}
                 error = np.std([row["coverage"] for row in rows]) / np.sqrt(number)
                 peer = np.nan
                 if with_r:
-                    seeds = range(first, first + min(number, args.r_simulations))
-                    peer = lmrob(kind, n, p, seeds)
+                    peer = lmrob(kind, n, p, seeds[: args.r_simulations])
                 writer.writerow([kind, n, p, *mean.values(), error, peer])
                 file.flush()
                 print(

@@ -116,6 +116,10 @@ def main():
     parser.add_argument("--output", default="results")
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--first-seed", type=int, default=500)
+    parser.add_argument(
+        "--settings", nargs="+", choices=SETTINGS, default=list(SETTINGS)
+    )
+    parser.add_argument("--shares", type=float, nargs="+", default=SHARES)
     parser.add_argument("--quick", action="store_true")
     args = parser.parse_args()
     seeds = range(args.first_seed, args.first_seed + (1 if args.quick else args.seeds))
@@ -126,8 +130,8 @@ def main():
         warnings.simplefilter("ignore", ConvergenceWarning)
         writer = csv.DictWriter(file, ("setting", "share", "seed", *SCORERS))
         writer.writeheader()
-        for setting in SETTINGS:
-            for share in [0.2] if args.quick else SHARES:
+        for setting in args.settings:
+            for share in [0.2] if args.quick else args.shares:
                 rows = [measure(setting, share, seed) for seed in seeds]
                 for seed, row in zip(seeds, rows, strict=True):
                     writer.writerow(

@@ -36,10 +36,17 @@ If the noise depends on x, the middle term is replaced by that of HC3:
           \quad H = \sum_i \psi'_i x_i x_i^T + P, \quad
           h_i = w_i x_i^T (G + P)^{-1} x_i
 
+A row of leverage one, such as the only one of its category, has no residual, whatever
+its noise, and :math:`\psi' = w`. Its score is taken to have the variance that gives the
+first formula there, :math:`w_i / \rho^2` times that of a unit of G.
+
 Several outputs that share a weight have :math:`\psi_k = \omega(\|r\|^2 / \tau^2) r_k`,
 whose derivative in its own residual is :math:`\omega + 2 z \omega'(z) r_k^2 / \|r\|^2`.
-The derivatives in the other residuals have mean zero if the noise of the outputs is
-independent, so that each output has its own covariance.
+If the noise of the outputs is correlated, so are the scores, and the derivatives in the
+other residuals do not vanish on average. With M, the mean of the matrices of all
+derivatives, psi is replaced by :math:`\mathrm{diag}(M) M^{-1} \psi` in the variance of
+the scores of each output. This is exact for the linearised equations of all outputs if
+there is no penalty.
 
 All functions take and return NumPy values.
 """
@@ -74,7 +81,7 @@ _UNCERTAIN = 6.0
 _ROUNDINGS = 500
 # Rounding error of the number of parameters, for each of them.
 _WHOLE = 1e-9
-# Smallest difference between one and a leverage.
+# Leverages that differ less from one are one, up to rounding.
 _LEVERAGE = 1e-8
 
 
@@ -115,6 +122,49 @@ class Influence:
         sums[3] = counts @ self.slope
         sums[4] = counts @ np.square(self.slope)
         return sums
+
+
+def mixed_sums(residual: Array, influence: Influence, sample_weight: Array) -> Array:
+    """Sums of derivatives of psi in all residuals, and of products of psi, (2 d, d)."""
+    d = residual.shape[1]
+    norms = np.square(residual).sum(axis=1)
+    radial = influence.slope.sum(axis=1) - d * influence.weight  # 2 z omega'(z)
+    bent = sample_weight * radial / np.where(norms > 0.0, norms, 1.0)
+    slopes = (bent[:, None] * residual).T @ residual
+    slopes.flat[:: d + 1] += sample_weight @ influence.weight
+    products = (sample_weight[:, None] * influence.psi).T @ influence.psi
+    return np.concatenate([slopes, products])
+
+
+def decoupled(sums: Array) -> tuple[Array, Array]:
+    """Sums of outputs with correlated noise, as if they were fitted separately.
+
+    Parameters
+    ----------
+    sums : ndarray of shape (m, d) or (m + 2 d, d)
+        `Influence.sums` and other sums, with the `mixed_sums` last if d > 1.
+
+    Returns
+    -------
+    sums : ndarray of shape (m, d)
+        The same without them, with sums of squares of the decoupled psi.
+    mixing : ndarray of shape (d, d)
+        diag(M) M^-1, by which psi is decoupled. The identity if M is nearly singular,
+        which may happen with kernels that reject.
+    """
+    d = sums.shape[1]
+    mixing = np.eye(d)
+    if d == 1:
+        return sums, mixing
+    sums, slopes, products = np.split(sums, [len(sums) - 2 * d, len(sums) - d])
+    root = np.sqrt(np.maximum(slopes.diagonal(), 0.0))
+    if root.all():
+        values, vectors = np.linalg.eigh(slopes / np.outer(root, root))
+        if values[0] > _CURVATURE:
+            inverse = (vectors / values) @ vectors.T
+            mixing = root[:, None] * inverse / root
+    sums[2] = np.einsum("ij,jk,ik->i", mixing, products, mixing)
+    return sums, mixing
 
 
 @dataclass(frozen=True)
@@ -287,7 +337,7 @@ def sandwich_covariance(
     Parameters
     ----------
     meat : ndarray of shape (q, q)
-        Sum of (psi / (1 - h))**2 x x', with the leverages h of `leverages`.
+        Sum of the `squared_scores` times x x'.
     bend : ndarray of shape (q, q)
         Sum of (w - psi') x x'.
     """
@@ -301,9 +351,34 @@ def sandwich_covariance(
     return _covariance(bread, meat, moments.count, q, null_space)
 
 
-def kept_apart(leverage: Array) -> Array:
-    """1 - h, which HC3 divides by."""
-    return np.maximum(1.0 - leverage, _LEVERAGE)
+def squared_scores(psi: Array, weight: Array, leverage: Array, noise: float) -> Array:
+    """(psi / (1 - h))**2 of HC3, or the expected square if the leverage h is one.
+
+    Parameters
+    ----------
+    psi, weight : ndarray of shape (n,)
+        psi of the residuals, and confidence weights.
+    leverage : ndarray of shape (n,)
+        x'(G + P)^-1 x of the rows.
+    noise : float
+        Variance of a score per unit of weight, see `score_noise`.
+    """
+    apart = 1.0 - weight * leverage
+    alone = apart < _LEVERAGE
+    squares = np.square(psi / np.where(alone, 1.0, apart))
+    return np.where(alone, noise * weight, squares)
+
+
+def score_noise(
+    gram: Array, moments: PsiMoments, penalty: Array | float = 0.0
+) -> float:
+    """Variance of the score of a row of leverage one, per unit of weight.
+
+    The noise is assumed to be the same in all rows. Zero if there are not more rows
+    than parameters, when it is not needed.
+    """
+    noise = moments.factor(_bread(gram, moments, penalty)[2])
+    return noise if np.isfinite(noise) else 0.0
 
 
 def _covariance(

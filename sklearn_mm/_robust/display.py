@@ -8,7 +8,11 @@ import numpy as np
 from scipy.sparse import issparse
 from sklearn.pipeline import Pipeline
 from sklearn.utils._optional_dependencies import check_matplotlib_support
-from sklearn.utils.validation import check_consistent_length, check_is_fitted
+from sklearn.utils.validation import (
+    check_array,
+    check_consistent_length,
+    check_is_fitted,
+)
 
 from sklearn_mm._robust.learner.regressor import RobustRegressor
 from sklearn_mm._robust.regressor import HalfQuadraticRobustRegressor
@@ -204,10 +208,17 @@ class RobustFitDisplay:
                 "estimator must be a HalfQuadraticRobustRegressor, a RobustRegressor "
                 f"or a pipeline that ends in one, got {type(model).__name__}."
             )
+        if y is None:
+            raise ValueError("y must be passed to show residuals, got None.")
         check_consistent_length(X, y)
-        y_true, y_pred = np.asarray(y), estimator.predict(X)
-        if y_true.shape != y_pred.shape:
-            y_true = y_true.reshape(y_pred.shape)
+        y_true = check_array(y, ensure_2d=False, dtype=np.float64, input_name="y")
+        y_pred = estimator.predict(X)
+        if y_true.size != np.size(y_pred):
+            raise ValueError(
+                f"y has shape {y_true.shape}, but the predictions have shape "
+                f"{y_pred.shape}."
+            )
+        y_true = y_true.reshape(y_pred.shape)
         weights, radius = model._weigh(y_true - y_pred)
         display = cls(
             y_true=y_true,

@@ -17,10 +17,13 @@ from sklearn_mm._robust.covariance import (
     Covariance,
     Influence,
     PsiMoments,
+    decoupled,
     inverse_symmetric,
-    kept_apart,
+    mixed_sums,
     nonrobust_covariance,
     sandwich_covariance,
+    score_noise,
+    squared_scores,
     t_quantile,
     undetermined,
 )
@@ -35,12 +38,14 @@ from sklearn_mm._robust.problem import Confidence, HalfQuadraticProblem
 from sklearn_mm._robust.scaling import Scaling
 from sklearn_mm._rows.table import Column, Rows, SumOver
 from sklearn_mm._solver.roles import Array
-from sklearn_mm.kernels import Kernel, gaussian_moments
+from sklearn_mm.kernels import Kernel, corrected_r2
 
 # For more columns, the covariance (q**2 numbers per output) is not computed.
 MAX_COLUMNS = 1_000
 # Total weights below this fraction of a row would make leverages overflow.
 _LEAST_WEIGHT = 1e-50
+# Residuals below this part of the targets (root mean squares) are rounding errors.
+_ROUNDING = 1e-13
 # Part of a row's square in undetermined directions beyond which its mean is not
 # determined either.
 _OPEN = 1e-10
@@ -69,6 +74,8 @@ class Inference:
         weight.
     reason : str
         Why the covariance is not available, or not sufficient for intervals.
+    exact : bool
+        Whether the residuals of one of the outputs are nothing but rounding errors.
     """
 
     frame: Frame
@@ -79,6 +86,7 @@ class Inference:
     distance: Array | None = None
     n_open: int = 0
     reason: str = ""
+    exact: bool = False
 
     @property
     def freedom(self) -> Array:
@@ -169,7 +177,8 @@ def infer(
     if q <= MAX_COLUMNS and not model.l1:
         wanted.append(model.normal_sums(point.residual, weights))
     found = model.rows.sums(wanted)
-    sums, ridge = next(found), model.ridge
+    sums, mixing = decoupled(next(found))
+    ridge = model.ridge
     reason, distance = "", None
     parts: list[Covariance] = []
     if model.l1:
@@ -194,17 +203,28 @@ def infer(
             if leverage is None:
                 part = nonrobust_covariance(gram, moments, ridge)
             else:
-                part = _sandwich(problem, point, k, gram, moments, leverage, weights)
+                part = _sandwich(
+                    problem, point, k, gram, moments, leverage, weights, mixing
+                )
             parts.append(part)
         if model.alpha:
             reason = "The bias of penalised coefficients (alpha > 0) is not known."
-    r2 = _robust_r2(sums, gaussian_moments(kernel, width, d))
-    with np.errstate(over="ignore"):
+    weight, first, second, left = sums[[1, 5, 6, 7]]
+    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+        about_mean = second - np.square(first) / weight
         unit = np.square(scaling.spread) / scaling.weight
         n_rows = scaling.weight * scaling.total
-    known = tuple(parts) if parts else None
-    n_open = _n_undetermined(model, parts)
-    return Inference(model.frame, unit, n_rows, r2, known, distance, n_open, reason)
+    return Inference(
+        frame=model.frame,
+        unit=unit,
+        n_rows=n_rows,
+        robust_r2=corrected_r2(left, about_mean, kernel, width),
+        parts=tuple(parts) if parts else None,
+        distance=distance,
+        n_open=_n_undetermined(model, parts),
+        reason=reason,
+        exact=_is_exact(sums, model),
+    )
 
 
 def _n_undetermined(model: LinearResidual, parts: list[Covariance]) -> int:
@@ -230,28 +250,28 @@ def _sandwich(
     moments: PsiMoments,
     leverage: Column,
     memory: Column,
+    mixing: Array,
 ) -> Covariance:
     """HC3 of one output; `memory` is that of a column."""
     model: LinearResidual = problem.model
     columns = (point.residual, problem.sample_weight, leverage)
     args = (problem.kernel, problem.tau, output)
-    scores = problem.rows.fill(memory, _squared_scores, *columns, args=args)
+    noise = score_noise(gram, moments, model.ridge)
+    fill = problem.rows.fill
+    scores_of = (problem.kernel, problem.tau, mixing[output], noise)
+    scores = fill(memory, _squared_scores, *columns, args=scores_of)
     meat, _ = model.normal_equations(point.residual, scores)
-    bends = problem.rows.fill(memory, _bends, *columns, args=args)
+    bends = fill(memory, _bends, *columns, args=args)
     bend, _ = model.normal_equations(point.residual, bends)
     return sandwich_covariance(gram, moments, meat, bend, model.ridge)
 
 
-def _robust_r2(sums: Array, expected: tuple[float, float]) -> Array:
-    """R² of Renaud and Victoria-Feser, as in `sklearn_mm.metrics.robust_r2_score`."""
-    weight, first, second, left = sums[[1, 5, 6, 7]]
-    with np.errstate(divide="ignore", invalid="ignore"):
-        total = second - np.square(first) / weight
-        a = expected[0] / expected[1]
-        r2: Array = 1.0 - a * left / (total + (a - 1.0) * left)
-    r2[left == 0.0] = 1.0
-    r2[weight <= 0.0] = np.nan
-    return r2
+def _is_exact(sums: Array, model: LinearResidual) -> bool:
+    """Whether residuals are not larger than the rounding errors of their targets."""
+    weight, second, left = sums[[1, 6, 7]]
+    offset = np.abs(model.centre / model.spread)
+    size = np.sqrt(second) + np.sqrt(weight) * offset
+    return bool(np.any(np.sqrt(left) <= _ROUNDING * size))
 
 
 def _to_users(frame: Frame) -> Array:
@@ -297,12 +317,18 @@ def _row_sums(
     centre: Array,
     spread: Array,
 ) -> Array:
-    """Sums of `Influence`, and of w y, w y**2 and w r**2, (8, n_outputs)."""
+    """Sums of `Influence`, and of w y, w y**2 and w r**2, (8, n_outputs).
+
+    With several outputs, the `mixed_sums` follow.
+    """
     Y = targets(y, centre, spread)
     influence = Influence.of(residual, kernel, tau)
     w = sample_weight * influence.weight
-    more = [w @ Y, w @ np.square(Y), w @ np.square(residual)]
-    return np.concatenate([influence.sums(sample_weight), more])
+    more = np.stack([w @ Y, w @ np.square(Y), w @ np.square(residual)])
+    sums = [influence.sums(sample_weight), more]
+    if residual.shape[1] > 1:
+        sums.append(mixed_sums(residual, influence, sample_weight))
+    return np.concatenate(sums)
 
 
 def _squared_scores(
@@ -311,12 +337,14 @@ def _squared_scores(
     leverage: Array,
     kernel: Kernel,
     tau: float,
-    output: int,
+    mixing: Array,
+    noise: float,
     out: Array | None = None,
 ) -> Array:
     influence = Influence.of(residual, kernel, tau)
-    score = influence.psi[:, output] / kept_apart(influence.weight * leverage)
-    return np.multiply(sample_weight, np.square(score), out=out)
+    psi = influence.psi @ mixing
+    squares = squared_scores(psi, influence.weight, leverage, noise)
+    return np.multiply(sample_weight, squares, out=out)
 
 
 def _bends(

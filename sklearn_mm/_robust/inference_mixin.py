@@ -53,8 +53,9 @@ class InferenceMixin:
         -------
         intervals : ndarray of shape (q, 2) or (n_outputs, q, 2)
             Lower and upper limits for the coefficients, followed by the intercept if
-            one is fitted. Infinite if there are not more rows than coefficients; nan
-            for coefficients that the data do not determine.
+            one is fitted. Infinite if there are not more rows (counted by their sample
+            weights) than coefficients; nan for coefficients that the data do not
+            determine.
 
         See Also
         --------
@@ -255,9 +256,9 @@ class InferenceMixin:
     def _record_inference(self, inference: Inference) -> None:
         """Set what is known about the coefficients, in the units of the user."""
         self._inference = inference
+        self.robust_r2_ = self._of_outputs(inference.robust_r2)
         covariance = inference.covariance()
         self.covariance_ = None if covariance is None else self._of_outputs(covariance)
-        self.robust_r2_ = self._of_outputs(inference.robust_r2)
 
     def _record_rows(
         self,

@@ -202,7 +202,8 @@ class HalfQuadraticRobustRegressor(
         1,000 coefficients.
 
     robust_r2_ : float or ndarray of shape (n_outputs,)
-        Proportion of the variance of the inliers explained by the model, as in
+        Proportion of the variance of the inliers (about their mean, with or without
+        an intercept) explained by the model, as in
         :func:`~sklearn_mm.metrics.robust_r2_score`.
 
     weights_ : ndarray of shape (n_samples,)
@@ -457,8 +458,8 @@ class HalfQuadraticRobustRegressor(
         if inference.n_open and Verdict.NARROW not in start.verdict:
             warn_of_open_directions(inference.n_open)
         self._fitted_kernel = kernel, tuning
-        self._record_inference(inference)
         self._record_rows(problem, result.point, tuning, memory.weights)
+        self._record_inference(inference)
         self.history_ = history.to_bunch(unit)
         self.n_iter_ = len(history)
         return self

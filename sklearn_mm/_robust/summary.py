@@ -23,8 +23,15 @@ _FEW_ROWS = (
 )
 _OPEN = (
     "The rows that have weight do not determine all coefficients (columns are "
-    "collinear or constant there). Those without standard errors are not unique."
+    "collinear or constant there). Those without standard errors are not unique. "
+    "Remove columns to make them so."
 )
+_EXACT = (
+    "The rows that have weight lie on the fitted plane up to rounding errors, which is "
+    "all that standard errors, tests and intervals reflect."
+)
+# Values of t from here on are written with an exponent.
+_LONG = 1e5
 
 
 @dataclass(frozen=True)
@@ -102,6 +109,8 @@ class RobustSummary:
                 notes.append(_FEW_ROWS)
             if np.isnan(error).any():
                 notes.append(_OPEN)
+            if inference.exact:
+                notes.append(_EXACT)
         return cls(
             type(model).__name__,
             tuple(_facts(model, inference, level)),
@@ -208,7 +217,7 @@ def _facts(model: Any, inference: Inference, level: float) -> list[tuple[str, st
         rows = f"sum of sample weights {inference.n_rows:.6g}"
     else:
         n, flagged = len(mask), int(np.sum(~mask))
-        rows = f"{n}, of which {flagged} are flagged as outliers"
+        rows = f"{n} ({flagged} flagged as outliers)"
         if not np.isclose(inference.n_rows, n):
             rows += f"; sum of sample weights {inference.n_rows:.6g}"
     upper, lower = (
@@ -243,8 +252,8 @@ def _r2(inference: Inference) -> str:
     q = np.array([part.n_parameters for part in inference.parts])
     if np.any(m <= q):
         return _list(r2)
-    constant = float(inference.frame.fit_intercept)
-    adjusted = 1.0 - (1.0 - r2) * (m - constant) / (m - q)
+    # R² refers to the mean of the targets, with or without an intercept.
+    adjusted = 1.0 - (1.0 - r2) * (m - 1.0) / (m - q)
     return f"{_list(r2)} (adjusted {_list(adjusted)})"
 
 
@@ -259,4 +268,5 @@ def _name(thing: Any) -> str:
 def _text(column: str, value: float) -> str:
     if column == "p_value":
         return "<0.001" if value < 0.001 else f"{value:.3f}"
-    return f"{value:.2f}" if column == "t" else f"{value:.5g}"
+    short = column == "t" and abs(value) < _LONG
+    return f"{value:.2f}" if short else f"{value:.5g}"

@@ -63,13 +63,18 @@ class TestBoundedLoss:
 
     def test_bad_input(self, pair):
         true, pred = pair
-        for scale in (0.0, -1.0, np.nan, np.inf, [[1.0]]):
+        with pytest.raises(ValueError, match="scale must be a number or a vector"):
+            bounded_loss(true, pred, scale=[[1.0]])
+        for scale in (0.0, -1.0, np.nan, np.inf):
             with pytest.raises(ValueError, match="scale must be positive"):
                 bounded_loss(true, pred, scale=scale)
         with pytest.raises(ValueError, match="scale has 3 values for 2 outputs"):
             bounded_loss(true, pred, scale=[1.0, 2.0, 3.0])
-        with pytest.raises(ValueError, match="tuning must be positive"):
-            bounded_loss(true, pred, scale=1.0, tuning=0.0)
+        for tuning in (0.0, -1.0, np.nan, np.inf, "wide"):
+            with pytest.raises(ValueError, match="tuning must be positive and finite"):
+                bounded_loss(true, pred, scale=1.0, tuning=tuning)
+            with pytest.raises(ValueError, match="tuning must be positive and finite"):
+                robust_scorer(1.0, tuning=tuning)
         with pytest.raises(ValueError, match="different number of output"):
             bounded_loss(true, pred[:, 0], scale=1.0)
         with pytest.raises(ValueError, match="inconsistent numbers of samples"):
@@ -114,6 +119,12 @@ class TestRobustR2:
         assert np.isnan(robust_r2_score(y, y + 1e3, scale=0.1))
         with pytest.raises(ValueError, match="multioutput must be one of"):
             robust_r2_score(y, y, multioutput="variance")
+
+    @pytest.mark.parametrize("kernel", ["quadratic", "tukey"])
+    def test_constant_targets(self, kernel):
+        for pred in ([2.0, 2.0, 2.0], [1.0, 2.0, 2.5]):
+            found = robust_r2_score([2.0] * 3, pred, kernel=kernel, scale=1.0)
+            assert found == r2_score([2.0] * 3, pred)
 
     def test_most_predictions_are_exact(self, rng):
         """A scale of zero: all others are outliers, however small or large."""
@@ -161,7 +172,9 @@ class TestScorer:
     def test_bad_references(self, data):
         with pytest.raises(NotFittedError):
             robust_scorer(HalfQuadraticRobustRegressor())
-        with pytest.raises(ValueError, match="Ridge has no attribute scale_"):
+        with pytest.raises(
+            ValueError, match=r"Ridge is not a regressor with .* scale_"
+        ):
             robust_scorer(Ridge().fit(*data))
         for wrong in ("large", [[1.0], [1.0, 2.0]]):
             with pytest.raises(ValueError, match="scale must be a positive number"):

@@ -171,8 +171,15 @@ def test_wrong_robust_fit_arguments(pyplot, contaminated, robust):
         RobustFitDisplay.from_estimator(LinearRegression().fit(X, y), X, y)
     with pytest.raises(NotFittedError):
         RobustFitDisplay.from_estimator(HalfQuadraticRobustRegressor(), X, y)
-    with pytest.raises(ValueError, match="inconsistent numbers"):
-        RobustFitDisplay.from_estimator(robust, X, y[:-1])
+    for targets, match in [
+        (y[:-1], "inconsistent numbers"),
+        (None, "y must be passed"),
+        (np.where(np.arange(len(y)) == 3, np.nan, y), "y contains NaN"),
+        (np.column_stack([y, y]), r"y has shape .*, 2\), but the predictions"),
+        (["a"] * len(y), "could not convert string"),
+    ]:
+        with pytest.raises(ValueError, match=match):
+            RobustFitDisplay.from_estimator(robust, X, targets)
 
 
 def test_new_rows(pyplot, contaminated, robust, rng):

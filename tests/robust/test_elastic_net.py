@@ -185,3 +185,17 @@ def test_what_is_not_told(rng):
     assert "L1 penalty" in str(model.summary())
     with pytest.raises(ValueError, match="'l1_ratio' parameter"):
         regressor(l1_ratio=1.5).fit(X, y)
+
+
+@pytest.mark.parametrize("l1_ratio", [1.0, 0.5])
+@pytest.mark.parametrize("alpha", [1e5, 1e9])
+def test_large_penalties_leave_outliers_out(rng, alpha, l1_ratio):
+    """No coefficient is left, and the intercept is that of the clean rows."""
+    X, _, y = sample(rng, 200, 20)
+    clean = y[40:]
+    y[:40] = 9999.0
+    model = regressor(alpha=alpha, l1_ratio=l1_ratio).fit(X, y)
+    np.testing.assert_allclose(model.coef_, 0.0, atol=0.02)
+    assert abs(model.intercept_ - clean.mean()) < 0.5 * clean.std()
+    assert model.scale_ < 5.0 * clean.std()
+    assert not model.inlier_mask_[:40].any()

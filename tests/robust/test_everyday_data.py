@@ -3,6 +3,8 @@
 A catastrophe is an error many times that of least squares on the clean rows.
 """
 
+import warnings
+
 import numpy as np
 import pytest
 import scipy.sparse
@@ -157,6 +159,15 @@ def test_majority_on_one_value_is_fitted_and_said(rng):
     with pytest.warns(ConvergenceWarning, match="60% of the rows lie exactly"):
         model = fit(X, y)
     assert_allclose(model.coef_, 0.0, atol=1e-6)
+
+
+def test_rounding_errors_of_different_size_are_no_outliers(rng):
+    X = rng.normal(size=(120, 3))
+    X[:9] *= 10.0
+    for coef in ([1.0, 0.0, 0.0], [1.0, 2.0, 3.0]):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert_allclose(fit(X, X @ coef).coef_, coef, atol=1e-12)
 
 
 @pytest.mark.parametrize("share", [0.1, 0.4])

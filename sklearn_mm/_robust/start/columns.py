@@ -35,6 +35,7 @@ from itertools import combinations
 
 import numpy as np
 
+from sklearn_mm._robust.start.whitened import NORMAL_MEDIAN
 from sklearn_mm._rows.statistics import weighted_median
 from sklearn_mm._solver.roles import Array
 
@@ -60,12 +61,10 @@ _BIWEIGHT, _SCALE_STEPS = 1.5476, 5
 # Added to the diagonal of normal equations, in parts of the rows.
 _RIDGE = 1e-8
 # Noise below this part of the largest target is rounding.
-_LEAST_NOISE, _TINY = 1e-9, np.finfo(float).tiny ** 0.25
+LEAST_NOISE, TINY = 1e-9, np.finfo(float).tiny ** 0.25
 # Values beyond the first are drawn to the middle, those beyond the second are put there
 # (in median absolute deviations, as standard deviations).
 _CENTRAL, _FAR = 1.5, 4.0
-# Median of the absolute value of a normal variable.
-_NORMAL_MEDIAN = 0.6744897501960817
 
 
 @dataclass(frozen=True)
@@ -142,13 +141,13 @@ class _Searches:
         wrapped = wrap(Z, weight, fit_intercept)
         self._tables = [(table, np.square(table)) for table in (wrapped, Z)]
         self._close = random_state.uniform(*_CLOSE, size=number)
-        self._floor = max(_LEAST_NOISE * float(np.abs(y).max()), _TINY)
+        self._floor = max(LEAST_NOISE * float(np.abs(y).max()), TINY)
         n, p = Z.shape
         self._per_column = _PENALTY * (np.log(n) + 2.0 * np.log(p))
         middle = weighted_median(y[:, None], weight)[0] if fit_intercept else 0.0
         self._residual = np.repeat((y - middle)[None], number, axis=0)
         first = weighted_median(np.abs(y - middle)[:, None], weight)[0]
-        first = np.full(number, max(first / _NORMAL_MEDIAN, self._floor))
+        first = np.full(number, max(first / NORMAL_MEDIAN, self._floor))
         self._scale = self._scales(self._residual, first)
         self.columns = np.zeros((number, 0), dtype=np.intp)
         self._coef = self._significance = np.zeros((number, 0))
@@ -160,14 +159,14 @@ class _Searches:
         near *= self._random_state.uniform(size=near.shape) < _PART
         residual = self._residual
         if self._fit_intercept:
-            mass = np.maximum(near.sum(axis=1), _TINY)
+            mass = np.maximum(near.sum(axis=1), TINY)
             means = np.einsum("ij,ij->i", near, residual) / mass
             residual = residual - means[:, None]
         scores = np.empty((len(near), self._Z.shape[1]))
         half = len(near) // 2
         parts = (slice(0, half), slice(half, None))
         for part, (table, squares) in zip(parts, self._tables, strict=True):
-            size = np.maximum(near[part] @ squares, _TINY)
+            size = np.maximum(near[part] @ squares, TINY)
             scores[part] = np.square((near[part] * residual[part]) @ table) / size
         np.put_along_axis(scores, self.columns, -1.0, axis=1)
         new = scores.argmax(axis=1)[:, None]
@@ -251,9 +250,9 @@ def wrap(values: Array, weight: Array, centred: bool) -> Array:
     """
     middle = weighted_median(values, weight) if centred else 0.0
     away = values - middle
-    spread = weighted_median(np.abs(away), weight) / _NORMAL_MEDIAN
+    spread = weighted_median(np.abs(away), weight) / NORMAL_MEDIAN
     usual = np.sqrt(weight @ np.square(away) / weight.sum())
-    spread = np.where(spread > _LEAST_NOISE * usual, spread, usual)
+    spread = np.where(spread > LEAST_NOISE * usual, spread, usual)
     z = np.abs(away) / np.where(spread > 0.0, spread, 1.0)
     inside = np.clip((_FAR - z) / (_FAR - _CENTRAL), 0.0, 1.0)
     factor = np.where(z > _CENTRAL, inside * _CENTRAL / np.maximum(z, _CENTRAL), 1.0)

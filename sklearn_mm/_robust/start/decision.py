@@ -79,7 +79,7 @@ def robust_start(
         l1, l2 = unit * np.array(model.l1), unit * model.alpha
         choice = choose_sparse(rows, l1, l2, model.frame, scale, random_state)
         point = model.at(choice.theta.ravel(), base.residual)
-        return _start(model, sample_weight, choice, point, scale is None)
+        return _start(model, sample_weight, choice, point, scale is None, False)
     choice = choose_plane(
         rows.X,
         rows.Y,
@@ -100,7 +100,8 @@ def robust_start(
         settled = model.at(choice.theta.ravel()) if given else point
         width = _on_all_rows(model, sample_weight, choice, settled)
         choice = replace(choice, scale=width)
-    return _start(model, sample_weight, choice, point, scale is None)
+    shrinks = bool(model.l1)  # the plane was chosen without the L1 penalty
+    return _start(model, sample_weight, choice, point, scale is None, shrinks)
 
 
 def _start(
@@ -109,19 +110,24 @@ def _start(
     choice: Choice,
     point: LinearPoint,
     chosen: bool,
+    shrinks: bool,
 ) -> Start:
     """The chosen start, with a scale that is large enough for the penalty."""
     scale = choice.scale
     if chosen and (model.alpha or model.l1):
-        scale = np.maximum(scale, _BIASES * _bias(model, weight, point))
+        scale = np.maximum(scale, _BIASES * _bias(model, weight, point, shrinks))
     return Start(point, scale, choice.share, choice.verdict)
 
 
-def _bias(model: LinearResidual, weight: Column, point: LinearPoint) -> Array:
+def _bias(
+    model: LinearResidual, weight: Column, point: LinearPoint, shrinks: bool
+) -> Array:
     """Root mean square of the residuals' bias due to the penalty, per output.
 
     For a penalised fit, sum(r f) is the inner product of theta and the gradient of the
     penalty, where f are the centred fitted values. This gives the part of r along f.
+    With `shrinks`, the fit is one without the L1 penalty, which makes its coefficients
+    zero at most. The bias is then not larger than f.
     """
     beside = model.rows.beside
     args = (model.centre, model.spread)
@@ -131,9 +137,10 @@ def _bias(model: LinearResidual, weight: Column, point: LinearPoint) -> Array:
     if model.frame.fit_intercept:
         second = second - np.square(first) / total
     size = np.sqrt(np.maximum(second, 0.0) * total)
-    return np.divide(
+    bias: Array = np.divide(
         model.pull(point.theta), size, out=np.zeros_like(size), where=size > 0.0
     )
+    return np.minimum(bias, size / total) if shrinks else bias
 
 
 def _moments(

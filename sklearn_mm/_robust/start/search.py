@@ -287,9 +287,11 @@ def _judge(
         return verdict | Verdict.NARROW if chosen.share[0] < 0.5 else verdict
     if chosen.share[0] < 0.5:
         verdict |= Verdict.MINORITY
+    rounding = _EXACT_ROUNDINGS * rows.exact
     off = chosen.distance[0] > 4.0 * Window.of(rows.n_outputs).square
-    exact = chosen.scale[0] <= _EXACT_ROUNDINGS * rows.exact
-    if exact.any() and off.any():
+    # Rounding errors, too, may be of different size.
+    off &= (np.abs(rows.residuals(chosen.theta)[0]) > rounding[:, None]).any(axis=0)
+    if np.any(chosen.scale[0] <= rounding) and off.any():
         verdict |= Verdict.EXACT
     return verdict
 

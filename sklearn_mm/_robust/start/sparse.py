@@ -25,10 +25,11 @@ import scipy.sparse
 
 from sklearn_mm._robust.elastic_net import weighted_elastic_net
 from sklearn_mm._robust.linear import Frame
-from sklearn_mm._robust.start.columns import explain
+from sklearn_mm._robust.start.columns import LEAST_NOISE, TINY, explain
 from sklearn_mm._robust.start.population import refined_scale
 from sklearn_mm._robust.start.sample import DecidingRows
 from sklearn_mm._robust.start.search import Choice, Verdict
+from sklearn_mm._robust.start.whitened import NORMAL_MEDIAN
 from sklearn_mm._rows.statistics import weighted_median
 from sklearn_mm._solver.roles import Array
 
@@ -39,10 +40,6 @@ _ROUNDS, _KEPT = 4, 3.0
 _PENALTY = 2.0
 # Smallest scale of the population relative to the scale that half of the rows have.
 _LEAST_REFINED = 0.3
-# Noise below this part of the largest target is rounding.
-_LEAST_NOISE, _TINY = 1e-9, np.finfo(float).tiny ** 0.25
-# Median of the absolute value of a normal variable.
-_NORMAL_MEDIAN = 0.6744897501960817
 
 
 @dataclass(frozen=True)
@@ -73,7 +70,7 @@ class SparseRows:
         n, p = self.Z.shape
         weight = keep * self.weight
         per_column = _PENALTY * (np.log(n) + 2.0 * np.log(p))
-        floor = np.square(_LEAST_NOISE * np.abs(self.y).max()) + _TINY
+        floor = np.square(LEAST_NOISE * np.abs(self.y).max()) + TINY
         found = []
         while True:
             residual, significance = self._least_squares(columns, keep)
@@ -92,7 +89,7 @@ class SparseRows:
         design[:, :k] = self.Z[:, columns]
         inverse = np.linalg.pinv(design * root[:, None])
         coef = inverse @ (self.y * root)
-        variance = np.maximum(np.square(inverse).sum(axis=1), _TINY)
+        variance = np.maximum(np.square(inverse).sum(axis=1), TINY)
         return self.y - design @ coef, (np.square(coef) / variance)[:k]
 
     def _near(self, residual: Array, n_parameters: int) -> tuple[float, Array]:
@@ -115,7 +112,7 @@ class SparseRows:
         """Noise of which half of the residuals are as small as these, not zero."""
         middle = weighted_median(np.abs(residual)[:, None], self.weight)[0]
         largest = float(np.abs(self.y).max())
-        return max(float(middle) / _NORMAL_MEDIAN, _LEAST_NOISE * largest, _TINY)
+        return max(float(middle) / NORMAL_MEDIAN, LEAST_NOISE * largest, TINY)
 
     def _best_half(self, residual: Array) -> Array:
         """Mask of the rows with the smallest residuals, half of them by weight."""
