@@ -30,6 +30,7 @@ from sklearn_mm._rows.workers import (
     is_local,
     one_blas_thread,
     parallel,
+    sent,
     threads,
 )
 from sklearn_mm._solver.roles import Indices
@@ -228,7 +229,7 @@ class Rows:
         # Rows that are read on demand are read by the worker.
         part = getattr(self.X, "part", self.X.__getitem__)
         tasks = (
-            (function, part(chunk), *(column[chunk] for column in columns), *args)
+            (function, part(chunk), *(sent(column[chunk]) for column in columns), *args)
             for chunk in chunks
         )
         return parallel(call_on_part, tasks, self.n_jobs)

@@ -515,6 +515,14 @@ class TestRobust:
         local = robust(X, y)
         assert_array_equal(robust(in_blocks(X), y).coef_, local.coef_)
 
+    def test_weights_may_be_dask_arrays_beside_local_rows(self):
+        X, y = make_data()
+        weight = np.random.default_rng(1).random(len(y))
+        local, model = robust(X, y, weight), robust(X, y, in_blocks(weight))
+        assert_array_equal(model.coef_, local.coef_)
+        with pytest.raises(ValueError, match="Negative values"):
+            robust(X, y, in_blocks(-weight))
+
     def test_blocks_of_any_shape(self):
         X, y = make_data()
         local = robust(X, y)
@@ -601,6 +609,16 @@ class TestBadInput:
         X = in_blocks(X).map_blocks(scipy.sparse.csr_array, dtype=float)
         with pytest.raises(ValueError, match="sparse blocks, which are not supported"):
             self.fit(X, in_blocks(y))
+
+    def test_masked_blocks(self):
+        """What the masks hide would be used."""
+        X, y = (in_blocks(part) for part in make_data())
+        masked = [da.ma.masked_greater(part, 2.0) for part in (X, y, abs(y))]
+        for k, name in enumerate(("X", "y", "sample_weight")):
+            data = [X, y, abs(y)]
+            data[k] = masked[k]
+            with pytest.raises(ValueError, match=f"{name} is a Dask array of masked"):
+                self.fit(*data)
 
     @pytest.mark.parametrize("weight", [-1.0, np.nan, 0.0])
     def test_weights(self, weight):
