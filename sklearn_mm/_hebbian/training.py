@@ -10,7 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from sklearn_mm._hebbian.blocks import EpochOnBlocks, batches_of_epoch
+from sklearn_mm._hebbian.blocks import (
+    EpochOnBlocks,
+    batches_of_epoch,
+    weighted_rows,
+)
 from sklearn_mm._hebbian.inference import FullBatches, MiniBatches
 from sklearn_mm._hebbian.problem import upper_after
 from sklearn_mm._rows.sources import DaskRows
@@ -101,7 +105,7 @@ class Trainer:
             )
             if self.step is None:
                 self.step = self._stochastic_step()
-            start = np.arange(min(self.batch_size, problem.n_samples))
+            start = weighted_rows(problem.sample_weight)[: self.batch_size]
         upper = self.upper_bound(problem, point, start)
         if not np.isfinite(upper):
             raise ValueError(
@@ -190,7 +194,8 @@ class Trainer:
         # batch from all blocks would have to read all of them.
         blocks = getattr(problem.X, "batch_blocks", [slice(0, n_samples)])
         source = random_state if self.estimator.shuffle else None
-        return functools.partial(batches_of_epoch, blocks, size, source)
+        weight = problem.sample_weight
+        return functools.partial(batches_of_epoch, blocks, weight, size, source)
 
     def upper_bound(self, problem, point, rows):
         """Upper bound at any point, of all rows or some."""

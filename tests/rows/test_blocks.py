@@ -799,6 +799,25 @@ class TestNetworks:
                 assert_array_equal(history.effort, wanted.effort)
                 assert np.all(np.diff(history.time) >= 0.0)
 
+    @pytest.mark.parametrize("without", [slice(0, 250), slice(750, None)])
+    def test_blocks_without_weight_are_passed_over(self, without, monkeypatch):
+        """Mini-batches of them have no mean."""
+        X, y = make_data(1_100)
+        weight = np.random.default_rng(1).random(len(y))
+        weight[without] = weight[300:310] = 0.0
+        monkeypatch.setattr(sources, "_GATHERED_ENTRIES", 250 * X.shape[1])
+        params = {"batch_size": 40, "max_iter": 3, "tol": 0.0, "random_state": 0}
+        fits = [
+            ContrastiveHebbianClassifier((8, 5), **params).fit(*data, weight)
+            for data in ((File(X), y > 0), (in_blocks(X, 250), in_blocks(y > 0, 300)))
+        ]
+        n_batches = len(fits[0].history_.upper_bound)
+        assert n_batches == 3 * sum(
+            -(-np.count_nonzero(weight[i : i + 250]) // 40) for i in range(0, 1_100, 250)
+        )
+        for W, V in zip(*(model.coefs_ for model in fits), strict=True):
+            assert_allclose(W, V, rtol=1e-9, atol=1e-12)
+
     def test_mini_batches_of_a_stream(self, monkeypatch):
         """What one call of `partial_fit` has learnt is passed on to the next."""
         X, y = make_data(1_000)
