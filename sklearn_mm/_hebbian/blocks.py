@@ -29,16 +29,14 @@ from sklearn_mm._solver.loop import Monitor, Progress, run_epoch
 from sklearn_mm._solver.roles import Indices, Inferred, Memory
 
 
-def shuffled(
-    numbers: Indices, random_state: np.random.RandomState | None
-) -> Indices:
+def shuffled(numbers: Indices, random_state: np.random.RandomState | None) -> Indices:
     """Numbers, shuffled in place unless there is no source of random numbers."""
     if random_state is not None:
         random_state.shuffle(numbers)
     return numbers
 
 
-def weighted_rows(weight: Array) -> Indices:
+def _weighted_rows(weight: Array) -> Indices:
     """Numbers of the rows that have weight. A mini-batch of others has no mean."""
     if not weight.strides[0]:  # all weights are the same number
         return np.arange(len(weight))
@@ -49,7 +47,7 @@ def batches_of_block(
     weight: Array, batch_size: int, random_state: np.random.RandomState | None
 ) -> Iterator[Indices]:
     """Mini-batches of all rows of a block that have weight."""
-    order = shuffled(weighted_rows(weight), random_state)
+    order = shuffled(_weighted_rows(weight), random_state)
     for rows in row_chunks(len(order), batch_size):
         yield order[rows]
 

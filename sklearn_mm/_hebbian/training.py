@@ -10,11 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from sklearn_mm._hebbian.blocks import (
-    EpochOnBlocks,
-    batches_of_epoch,
-    weighted_rows,
-)
+from sklearn_mm._hebbian.blocks import EpochOnBlocks, batches_of_epoch
 from sklearn_mm._hebbian.inference import FullBatches, MiniBatches
 from sklearn_mm._hebbian.problem import upper_after
 from sklearn_mm._rows.sources import DaskRows
@@ -105,7 +101,9 @@ class Trainer:
             )
             if self.step is None:
                 self.step = self._stochastic_step()
-            start = weighted_rows(problem.sample_weight)[: self.batch_size]
+            start = np.arange(min(self.batch_size, problem.n_samples))
+            if not problem.sample_weight[start].any():
+                start = np.flatnonzero(problem.sample_weight)[: self.batch_size]
         upper = self.upper_bound(problem, point, start)
         if not np.isfinite(upper):
             raise ValueError(

@@ -407,13 +407,13 @@ class Drawn:
         return replace(self, entries=entries)
 
     def __add__(self, other: Drawn) -> Drawn:
-        both = (
+        bins, luck, rows = (
             np.concatenate([getattr(part, name) for part in (self, other)])
             for name in ("bins", "luck", "rows")
         )
         pairs = zip(self.entries, other.entries, strict=True)
         entries = tuple(map(np.concatenate, pairs))
-        return Drawn(self.quota, *both, entries)._drawn()
+        return Drawn(self.quota, bins, luck, rows, entries)._drawn()
 
     def _drawn(self) -> Drawn:
         order = np.lexsort((self.luck, self.bins))

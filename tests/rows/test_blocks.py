@@ -506,9 +506,10 @@ class TestRobust:
         model = robust(X, y)
         assert model.n_iter_ >= 4
         n_blocks = len(model.weights_.chunks[0])
-        assert len(trips) <= 20
+        # 16, and 27 tasks per block, if workers hold X and rows are drawn from it.
+        assert len(trips) <= 18
         # Two arrays of results, which are computed when they are read.
-        assert sum(tasks) - 2 * n_blocks <= 31 * n_blocks
+        assert sum(tasks) - 2 * n_blocks <= 29 * n_blocks
 
     def test_targets_may_be_local(self):
         X, y = make_data()
@@ -811,10 +812,9 @@ class TestNetworks:
             ContrastiveHebbianClassifier((8, 5), **params).fit(*data, weight)
             for data in ((File(X), y > 0), (in_blocks(X, 250), in_blocks(y > 0, 300)))
         ]
-        n_batches = len(fits[0].history_.upper_bound)
-        assert n_batches == 3 * sum(
-            -(-np.count_nonzero(weight[i : i + 250]) // 40) for i in range(0, 1_100, 250)
-        )
+        parts = (weight[i : i + 250] for i in range(0, len(y), 250))
+        n_batches = sum(-(-np.count_nonzero(part) // 40) for part in parts)
+        assert len(fits[0].history_.upper_bound) == 3 * n_batches
         for W, V in zip(*(model.coefs_ for model in fits), strict=True):
             assert_allclose(W, V, rtol=1e-9, atol=1e-12)
 
