@@ -10,7 +10,7 @@ that costs, on tiny blocks and a local cluster, and simulates a robust fit on ma
 blocks and many workers with these times.
 
     python examples/scheduler_load.py [--rows 1e11] [--workers 3200]
-        [--microseconds 1.2] [--trips 18] [--tasks 28] [--measured-blocks 2000]
+        [--microseconds 1.2] [--trips 16] [--tasks 27] [--measured-blocks 2000]
 
 ``--microseconds`` is the time of a whole fit per row on one core, ``--trips`` and
 ``--tasks`` are the round trips of a fit, and its tasks per thread. (Trips that compute
@@ -102,8 +102,8 @@ def main():
     parser.add_argument("--rows", type=float, default=1e11)
     parser.add_argument("--workers", type=int, default=3_200)
     parser.add_argument("--microseconds", type=float, default=1.2)
-    parser.add_argument("--trips", type=int, default=18)
-    parser.add_argument("--tasks", type=float, default=28)
+    parser.add_argument("--trips", type=int, default=16)
+    parser.add_argument("--tasks", type=float, default=27)
     parser.add_argument("--measured-blocks", type=int, default=2_000)
     args = parser.parse_args()
     one, many = measure(args.measured_blocks, (1, FAN_IN))

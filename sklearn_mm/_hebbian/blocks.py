@@ -29,30 +29,38 @@ from sklearn_mm._solver.loop import Monitor, Progress, run_epoch
 from sklearn_mm._solver.roles import Indices, Inferred, Memory
 
 
-def shuffled(n: int, random_state: np.random.RandomState | None) -> Indices:
-    """Numbers below n, shuffled unless there is no source of random numbers."""
-    order = np.arange(n)
+def shuffled(numbers: Indices, random_state: np.random.RandomState | None) -> Indices:
+    """Numbers, shuffled in place unless there is no source of random numbers."""
     if random_state is not None:
-        random_state.shuffle(order)
-    return order
+        random_state.shuffle(numbers)
+    return numbers
+
+
+def _weighted_rows(weight: Array) -> Indices:
+    """Numbers of the rows that have weight. A mini-batch of others has no mean."""
+    if not weight.strides[0]:  # all weights are the same number
+        return np.arange(len(weight))
+    return np.flatnonzero(weight > 0)
 
 
 def batches_of_block(
-    n_rows: int, batch_size: int, random_state: np.random.RandomState | None
+    weight: Array, batch_size: int, random_state: np.random.RandomState | None
 ) -> Iterator[Indices]:
-    """Mini-batches of all rows of a block."""
-    order = shuffled(n_rows, random_state)
-    for rows in row_chunks(n_rows, batch_size):
+    """Mini-batches of all rows of a block that have weight."""
+    order = shuffled(_weighted_rows(weight), random_state)
+    for rows in row_chunks(len(order), batch_size):
         yield order[rows]
 
 
 def batches_of_epoch(
-    blocks: list[slice], batch_size: int, random_state: np.random.RandomState | None
+    blocks: list[slice],
+    weight: Array,
+    batch_size: int,
+    random_state: np.random.RandomState | None,
 ) -> Iterator[Indices]:
-    """Mini-batches of all rows, from one block after another."""
-    for i in shuffled(len(blocks), random_state):
-        n_rows = blocks[i].stop - blocks[i].start
-        for rows in batches_of_block(n_rows, batch_size, random_state):
+    """Mini-batches of all rows that have weight, from one block after another."""
+    for i in shuffled(np.arange(len(blocks)), random_state):
+        for rows in batches_of_block(weight[blocks[i]], batch_size, random_state):
             yield blocks[i].start + rows
 
 
@@ -103,7 +111,7 @@ def train_on_block(
         finite = run_epoch(
             progress,
             problem,
-            batches_of_block(len(X), batch_size, state.random_state),
+            batches_of_block(weight, batch_size, state.random_state),
             inference=state.inference,
             step=state.step,
             history=state.history,
@@ -155,7 +163,7 @@ class EpochOnBlocks:
         """Run an epoch; False if a bound is not finite."""
         trainer, random_state = self.trainer, self.random_state
         source = random_state if trainer.estimator.shuffle else None
-        order = shuffled(len(self.rows.chunks), source)
+        order = shuffled(np.arange(len(self.rows.chunks)), source)
         state = Training(
             progress.point.theta,
             progress.previous,

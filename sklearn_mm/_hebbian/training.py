@@ -102,6 +102,8 @@ class Trainer:
             if self.step is None:
                 self.step = self._stochastic_step()
             start = np.arange(min(self.batch_size, problem.n_samples))
+            if not problem.sample_weight[start].any():
+                start = np.flatnonzero(problem.sample_weight)[: self.batch_size]
         upper = self.upper_bound(problem, point, start)
         if not np.isfinite(upper):
             raise ValueError(
@@ -190,7 +192,8 @@ class Trainer:
         # batch from all blocks would have to read all of them.
         blocks = getattr(problem.X, "batch_blocks", [slice(0, n_samples)])
         source = random_state if self.estimator.shuffle else None
-        return functools.partial(batches_of_epoch, blocks, size, source)
+        weight = problem.sample_weight
+        return functools.partial(batches_of_epoch, blocks, weight, size, source)
 
     def upper_bound(self, problem, point, rows):
         """Upper bound at any point, of all rows or some."""

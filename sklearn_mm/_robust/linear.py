@@ -160,7 +160,10 @@ class LinearResidual:
 
     def take(self, index: Indices) -> tuple[Any, Array]:
         """Some rows of X in double precision, and their targets."""
-        X, y = self.rows.take(index, self.y)
+        return self.of_entries(*self.rows.take(index, self.y))
+
+    def of_entries(self, X: Any, y: Array) -> tuple[Any, Array]:
+        """Some rows of X in double precision, and targets in the solver's units."""
         return X.astype(np.float64), targets(y, self.centre, self.spread)
 
     def fitted(self, theta: Array, out: Column | None = None) -> Column:

@@ -25,7 +25,7 @@ from sklearn_mm._robust.linear import (
     cache_blocks,
     columns_times,
 )
-from sklearn_mm._rows.ranks import first_counts, median, median_and_spread
+from sklearn_mm._rows.ranks import MedianAndSpread, first_counts, median
 from sklearn_mm._rows.statistics import weighted_median
 from sklearn_mm._rows.table import Column, Rows, SumOver
 from sklearn_mm._rows.validation import check_size
@@ -63,17 +63,16 @@ class Scaling:
 
         A separate check would require another pass over X.
         """
-        placed, known = not isinstance(y, np.ndarray), (y, sample_weight, fit_intercept)
-        also = _first_counts(*known) if placed else []
-        moments = ColumnMoments.of(rows, sample_weight, fit_intercept, also)
+        known = (y, sample_weight, fit_intercept)
+        units = None
+        if not isinstance(y, np.ndarray):
+            units = _PlacedUnits(rows, *known)
+        moments = ColumnMoments.of(rows, sample_weight, fit_intercept, units)
         X = rows.X
         if not moments.finite:
             rows.check_finite(estimator_name)
         moments.check_sizes()
-        if placed:
-            centre, spread = _placed_units(rows, *known, moments.also)
-        else:
-            centre, spread = _target_units(*known)
+        centre, spread = _target_units(*known) if units is None else units.found()
         for value in spread:
             check_size("The spread of y", value)
         frame = moments.frame(X.dtype)
@@ -143,43 +142,62 @@ def _target_units(
     return centre, np.where(spread > 0, spread, np.where(largest > 0, largest, 1.0))
 
 
-def _first_counts(
-    y: Column, sample_weight: Column, fit_intercept: bool
-) -> list[SumOver]:
-    """Sums that `_placed_units` begins with, one per output."""
-    numbers, more = (_output, ()) if fit_intercept else (_distance, (0.0,))
-    return [
-        first_counts(numbers, y, sample_weight, (k, *more)) for k in range(_width(y))
-    ]
+@dataclass
+class _PlacedUnits:
+    """The same for targets that are stored with the workers.
 
+    Sums are asked for in two steps, each together with others: histograms of all
+    targets, and then the few targets among which these show median and spread to be.
+    """
 
-def _placed_units(
-    rows: Any, y: Column, sample_weight: Column, fit_intercept: bool, counted: list[Any]
-) -> tuple[Array, Array]:
-    """The same for targets that are stored with the workers."""
-    d = _width(y)
-    centre, spread = np.zeros(d), np.ones(d)
-    for k, found in enumerate(counted):
-        both, middle = None, None
-        if fit_intercept:
-            columns = (y, sample_weight, (k,), found)
-            both = median_and_spread(rows, _output, *columns)
+    rows: Any
+    y: Column
+    sample_weight: Column
+    fit_intercept: bool
+    counted: list[Any] = field(default_factory=list)  # histograms, one per output
+    narrowed: list[MedianAndSpread | None] = field(default_factory=list)
+    few: Iterable[Any] = ()  # targets of each output that is narrowed down
+
+    def histograms(self) -> list[SumOver]:
+        """Sums of the first step."""
+        numbers, more = (_output, ()) if self.fit_intercept else (_distance, (0.0,))
+        d = 1 if len(self.y.shape) == 1 else int(self.y.shape[1])
+        columns = (self.y, self.sample_weight)
+        return [first_counts(numbers, *columns, (k, *more)) for k in range(d)]
+
+    def few_targets(self) -> list[SumOver]:
+        """Sums of the second step, from those of the first."""
+        columns = (self.y, self.sample_weight)
+        if self.fit_intercept:
+            self.narrowed = [
+                MedianAndSpread.of(self.rows, _output, *columns, (k,), found)
+                for k, found in enumerate(self.counted)
+            ]
+        else:  # the centre is known
+            self.narrowed = [None] * len(self.counted)
+        return [both.wanted for both in self.narrowed if both is not None]
+
+    def found(self) -> tuple[Array, Array]:
+        """Centre and spread, from the sums of both steps."""
+        d, few = len(self.counted), iter(self.few)
+        columns = (self.y, self.sample_weight)
+        centre, spread = np.zeros(d), np.ones(d)
+        for k, (counted, both) in enumerate(
+            zip(self.counted, self.narrowed, strict=True)
+        ):
             if both is not None:
-                centre[k], middle = both
+                centre[k], middle = both.of_rows(next(few))
             else:
-                centre[k] = median(rows, _output, *columns)
-            found = None
-        args = (k, centre[k])
-        if middle is None:
-            middle = median(rows, _distance, y, sample_weight, args, found)
-        if not middle > 0:
-            middle = max(rows.beside.map(_largest, y, sample_weight, args=args))
-        spread[k] = middle if middle > 0 else 1.0
-    return centre, spread
-
-
-def _width(y: Column) -> int:
-    return 1 if len(y.shape) == 1 else int(y.shape[1])
+                if self.fit_intercept:
+                    centre[k] = median(self.rows, _output, *columns, (k,), counted)
+                    counted = None
+                args = (k, centre[k])
+                middle = median(self.rows, _distance, *columns, args, counted)
+            if not middle > 0:
+                args = (k, centre[k])
+                middle = max(self.rows.beside.map(_largest, *columns, args=args))
+            spread[k] = middle if middle > 0 else 1.0
+        return centre, spread
 
 
 def _output(y: Array, k: int) -> Array:
@@ -206,7 +224,6 @@ class ColumnMoments:
     deviation: Array  # median absolute deviation; zero if unknown
     fit_intercept: bool
     centred: bool
-    also: list[Any] = field(default_factory=list)  # other sums that were asked for
 
     @classmethod
     def of(
@@ -214,26 +231,35 @@ class ColumnMoments:
         rows: Rows,
         sample_weight: Array,
         fit_intercept: bool,
-        also: Iterable[SumOver] = (),
+        units: _PlacedUnits | None = None,
     ) -> ColumnMoments:
-        """Moments in one pass over the rows, and other sums, in the same round trip."""
+        """Moments in one pass over the rows.
+
+        Sums for the units of the targets are computed in the same round trips.
+        """
         X, total = rows.X, rows.total(sample_weight)
         zeros = np.zeros(X.shape[1])
         if scipy.sparse.issparse(X):
             first, second = rows.sum(_sparse_moments, sample_weight, args=(total,))
             return cls(total, zeros, first, second, zeros, zeros, fit_intercept, False)
-        sample = _some_rows(rows, sample_weight).astype(np.float64)
+        first_sums = [] if units is None else units.histograms()
+        sample, counted = _some_rows(rows, sample_weight, first_sums)
+        sample = sample.astype(np.float64)
         # NaN and infinity are reported by the caller, see `finite`.
         with np.errstate(over="ignore", invalid="ignore"):
             median = np.median(sample, axis=0)
             deviation = np.median(np.abs(sample - median), axis=0)
         centre = median if fit_intercept else zeros
         moments = SumOver(_moments, (sample_weight,), (total, centre))
-        (first, second), *others = rows.sums([moments, *also])
+        also = []
+        if units is not None:
+            units.counted = list(counted)
+            also = units.few_targets()
+        (first, second), *few = rows.sums([moments, *also])
+        if units is not None:
+            units.few = few
         sums = (total, centre, first, second)
-        return cls(
-            *sums, median, deviation, fit_intercept, centred=fit_intercept, also=others
-        )
+        return cls(*sums, median, deviation, fit_intercept, centred=fit_intercept)
 
     @property
     def finite(self) -> bool:
@@ -273,8 +299,10 @@ class ColumnMoments:
         return Frame(mean, scale, self.fit_intercept)
 
 
-def _some_rows(rows: Rows, sample_weight: Column) -> Array:
-    """Up to `_ROBUST_ROWS` rows, none of them without weight.
+def _some_rows(
+    rows: Rows, sample_weight: Column, also: Iterable[SumOver]
+) -> tuple[Array, tuple[Any, ...]]:
+    """Up to `_ROBUST_ROWS` rows, none of them without weight, and other sums.
 
     Their positions are not periodic, so that values that recur periodically are not
     mistaken for all values.
@@ -283,14 +311,13 @@ def _some_rows(rows: Rows, sample_weight: Column) -> Array:
     if rows.n_rows > _ROBUST_ROWS:
         random = np.random.default_rng(0)
         index = np.sort(random.integers(rows.n_rows, size=_ROBUST_ROWS))
-    some, weight = rows.take(index, sample_weight)
+    (some, weight), sums = rows.take_with(also, index, sample_weight)
     if not weight.any():
         first = rows.beside.map(_first_weighted, sample_weight)
         starts = (chunk.start for chunk in rows.beside.chunks)
         places = [i + start for i, start in zip(first, starts, strict=True)]
         some, weight = rows.take(np.concatenate(places)[:_ROBUST_ROWS], sample_weight)
-    taken: Array = some[weight > 0]
-    return taken
+    return some[weight > 0], sums
 
 
 def _first_weighted(weight: Array) -> Indices:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -50,6 +51,27 @@ class BlockColumn:
                 yield from column.pending()
         if self.wanted:
             yield self
+
+
+class Kept:
+    """What Dask holds for trips, until the next one is on its way.
+
+    Dask's client writes to the scheduler once in ten milliseconds at most. If it wrote
+    between two trips that something is not needed any more, the graph of the second one
+    would wait. So what is not needed is let go of after a graph has been sent.
+    """
+
+    def __init__(self) -> None:
+        self._columns: list[tuple[weakref.ref[BlockColumn], Any]] = []
+        self._sums: Any = ()
+
+    def exchange(self, columns: Iterable[BlockColumn], sums: Any) -> None:
+        """Hold what a trip asks for, and let go of what is not needed any more."""
+        self._sums = sums
+        self._columns = [
+            (column, parts) for column, parts in self._columns if column() is not None
+        ]
+        self._columns += [(weakref.ref(column), column.parts) for column in columns]
 
 
 def pending(columns: Iterable[Any]) -> list[BlockColumn]:

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from sklearn_mm._rows.block_columns import BlockColumn, is_constant, pending
+from sklearn_mm._rows.block_columns import BlockColumn, Kept, is_constant, pending
 from sklearn_mm._rows.block_tasks import (
     Call,
     Constant,
@@ -63,6 +63,8 @@ class BlockRows:
         Blocks that share a task. If None, they are those that lie together.
     reads_rows : bool, default=True
         Whether tasks are functions of the rows, or of columns alone.
+    kept : Kept or None, default=None
+        What Dask holds for trips. If None, nothing so far.
 
     Attributes
     ----------
@@ -72,6 +74,8 @@ class BlockRows:
         Rows of each block.
     beside : BlockRows
         The columns alone: tasks are functions of these, and do not read X.
+    held : bool
+        Whether workers hold the rows, so that a task need not read or compute them.
     """
 
     def __init__(
@@ -80,6 +84,7 @@ class BlockRows:
         blocks: list[Any],
         groups: Groups | None = None,
         reads_rows: bool = True,
+        kept: Kept | None = None,
     ) -> None:
         self.X, self._blocks, self._reads_rows = X, blocks, reads_rows
         self.n_rows: int = X.shape[0]
@@ -89,11 +94,14 @@ class BlockRows:
             sizes = [row * (chunk.stop - chunk.start) for chunk in self.chunks]
             groups = groups_of(blocks, sizes)
         self._groups = groups
-        self.beside = BlockRows(X, blocks, groups, False) if reads_rows else self
+        self._kept = Kept() if kept is None else kept
+        self.beside = self
+        if reads_rows:
+            self.beside = BlockRows(X, blocks, groups, False, self._kept)
         # If the workers hold the blocks, every task names its own, even if it does not
         # need it: the scheduler then leaves the block and the columns where they are.
-        held = (block.dask.get(block.key) for block in blocks)
-        self._anchored = all(hasattr(value, "result") for value in held)
+        futures = (block.dask.get(block.key) for block in blocks)
+        self.held: bool = all(hasattr(value, "result") for value in futures)
 
     # Columns
 
@@ -193,14 +201,8 @@ class BlockRows:
     def sums(self, wanted: Iterable[SumOver]) -> Iterator[Any]:
         """Several sums in one trip."""
         calls = tuple(wanted)
-        if not calls:
-            return iter(())
         kept = pending(column for call in calls for column in call.columns)
-        if len(self.chunks) <= _FAN_IN:
-            found = self._trip(kept, lambda: self._tasks(sum_blocks, calls))
-            return iter(add_all(*self._by_block(found)))
-        found = self._trip(kept, lambda: _reduced(self._tasks(total_of_blocks, calls)))
-        return iter(add_all(*found))
+        return iter(self._added(self._trip(kept, lambda: self._sum_tasks(calls))))
 
     def fold(
         self,
@@ -230,10 +232,10 @@ class BlockRows:
             for i in order:
                 work, inputs = made([i])
                 state = task(work, state, *inputs)
-                if not self._anchored:
+                if not self.held:
                     (state,) = dask.persist(state, optimize_graph=False)
                     _wait(state)
-            if self._anchored:
+            if self.held:
                 (state,) = dask.persist(state, optimize_graph=False)
         return _values([state])[0]
 
@@ -245,6 +247,13 @@ class BlockRows:
 
     def take(self, index: Indices, *columns: Any) -> tuple[Any, ...]:
         """Some rows of X, in the order of the index, and their entries of columns."""
+        return self.take_with((), index, *columns)[0]
+
+    def take_with(
+        self, wanted: Iterable[SumOver], index: Indices, *columns: Any
+    ) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+        """The same, and several sums, in one trip."""
+        calls = tuple(wanted)
         starts = np.array([chunk.start for chunk in self.chunks])
         number = np.searchsorted(starts, index, side="right") - 1
         order = np.argsort(number, kind="stable")
@@ -256,12 +265,18 @@ class BlockRows:
         there = [[i for i in group if i in own] for group in self._groups]
         groups = [group for group in there if group]
         call = SumOver(_take, (*columns, Own()), (), self._reads_rows)
+        kept = pending(c for each in (call, *calls) for c in each.columns)
         found = self._trip(
-            pending(columns), lambda: self._tasks(map_blocks, [call], groups, own)
+            kept,
+            lambda: [
+                *self._tasks(map_blocks, [call], groups, own),
+                *self._sum_tasks(calls),
+            ],
         )
-        values = (value for (value,) in self._by_block(found, groups))
+        values = (value for (value,) in self._by_block(found[: len(groups)], groups))
         back = np.argsort(order, kind="stable")
-        return tuple(np.concatenate(parts)[back] for parts in zip(*values, strict=True))
+        taken = (np.concatenate(parts)[back] for parts in zip(*values, strict=True))
+        return tuple(taken), self._added(found[len(groups) :])
 
     def check_finite(self, estimator_name: str, y: Any = None) -> None:
         """Raise a ValueError that says where X, or y, has an entry that is not finite.
@@ -302,10 +317,27 @@ class BlockRows:
         if not (tasks or parts):
             return []
         done = dask.persist(*tasks, *parts, optimize_graph=False)
-        held = iter(done[len(tasks) :])
+        n_tasks = len(tasks)
+        del tasks, parts  # which refer to columns that may not be needed any more
+        held = iter(done[n_tasks:])
         for column in columns:
             column.hold(self._located([next(held) for _ in self._groups]))
-        return _values(done[: len(tasks)])
+        self._kept.exchange(columns, done[:n_tasks])
+        return _values(done[:n_tasks])
+
+    def _sum_tasks(self, calls: tuple[SumOver, ...]) -> list[Any]:
+        """Tasks from whose values `_added` makes sums over all blocks."""
+        if not calls:
+            return []
+        if len(self.chunks) <= _FAN_IN:
+            return self._tasks(sum_blocks, calls)
+        return _reduced(self._tasks(total_of_blocks, calls))
+
+    def _added(self, found: list[Any]) -> tuple[Any, ...]:
+        if not found:
+            return ()
+        few = len(self.chunks) <= _FAN_IN
+        return add_all(*(self._by_block(found) if few else found))
 
     def _located(self, parts: list[Any]) -> list[tuple[Any, int | None]]:
         """For each block, the part of its group, and its place in it."""
@@ -358,7 +390,7 @@ class BlockRows:
             Call(f, self._nodes(columns, leaves, seen), args, reads_rows)
             for f, columns, args, reads_rows in wanted
         )
-        named = self._anchored or any(call.opens for call in calls)
+        named = self.held or any(call.opens for call in calls)
         own = own or {}
 
         def made(group: list[int]) -> tuple[Work, list[Any]]:

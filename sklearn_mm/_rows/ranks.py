@@ -184,52 +184,90 @@ def median(
     return 0.5 * sum(ends)
 
 
-def median_and_spread(
-    rows: Any,
-    numbers: Callable[..., Array],
-    column: Column,
-    weight: Column,
-    args: tuple[Any, ...],
-    counted: tuple[Histogram, ...],
-) -> tuple[float, float] | None:
-    """Weighted median, and median distance from it, in one visit to the rows.
+@dataclass(frozen=True)
+class MedianAndSpread:
+    """Weighted median, and median distance from it, narrowed down to a few rows.
 
-    The parameters are those of `median`. The first counts narrow down both so far that
-    it suffices to examine a few rows individually. If it does not, because the median
-    is large compared with the distances, the result is None.
+    The sum `wanted` collects these rows, to be computed together with others; `of_rows`
+    determines both numbers from it.
     """
-    (found,) = counted
-    if max(found.high, -found.low) >= _NOT_FINITE:
-        rows.check_finite("", column)
-    there = np.flatnonzero(found.count)
-    mass, keys = found.mass[there], found.low + there
-    low, high = _bin_borders(keys)
-    low[0] = -np.inf if found.low == keys[0] else low[0]  # it may hold all lower keys
-    targets = _median_targets(float(mass.sum()))
-    first, last = (replace(target).find(mass) for target in targets)
-    # Distances of each bin's numbers, for any median in its bins, and so the median.
-    least = np.maximum(np.maximum(low - high[last], low[first] - high), 0.0)
-    most = np.maximum(high - low[first], high[last] - low)
-    ends = [
-        np.sort(bound)[replace(target).find(mass[np.argsort(bound)])]
-        for bound, target in zip((least, most), targets, strict=True)
-    ]
-    inside = (most >= ends[0]) & (least <= ends[1])
-    wanted = inside.copy()
-    wanted[first : last + 1] = True
-    if found.count[there[wanted]].sum() > _FEW_ROWS:
-        return None
-    made = (numbers, args, _SHIFTS[0], found.low, len(found.mass), there[wanted])
-    parts = rows.beside.map(_those_of_bins, column, weight, args=made)
-    values, masses = (np.concatenate(part) for part in zip(*parts, strict=True))
-    bits = np.maximum(ordered_bits(values) >> _SHIFTS[0], found.low)
-    below = float(mass[:first].sum())
-    middle = (keys[first] <= bits) & (bits <= keys[last])
-    centre = _between(values[middle], masses[middle], targets, below)
-    near = inside[np.searchsorted(keys, bits)]
-    distance = np.abs(values[near] - centre)
-    below = float(mass[most < ends[0]].sum())
-    return centre, _between(distance, masses[near], targets, below)
+
+    wanted: SumOver
+    keys: Array  # of the bins that are not empty
+    mass: Array  # of each of them
+    targets: list[_Target]  # between which the median is
+    middle: tuple[int, int]  # the first and the last bin that may contain the median
+    near: Array  # whether a bin may contain rows at the median distance
+    below: float  # mass of the bins that are certainly closer
+
+    @classmethod
+    def of(
+        cls,
+        rows: Any,
+        numbers: Callable[..., Array],
+        column: Column,
+        weight: Column,
+        args: tuple[Any, ...],
+        counted: tuple[Histogram, ...],
+    ) -> MedianAndSpread | None:
+        """What the first counts tell; the parameters are those of `median`.
+
+        None if too many rows are left, because the median is large compared with the
+        distances.
+        """
+        (found,) = counted
+        if max(found.high, -found.low) >= _NOT_FINITE:
+            rows.check_finite("", column)
+        there = np.flatnonzero(found.count)
+        mass, keys = found.mass[there], found.low + there
+        low, high = _bin_borders(keys)
+        # The first bin may hold all lower keys.
+        low[0] = -np.inf if found.low == keys[0] else low[0]
+        targets = _median_targets(float(mass.sum()))
+        first, last = (replace(target).find(mass) for target in targets)
+        # Distances of each bin's numbers, for any median in its bins, and so the
+        # median.
+        least = np.maximum(np.maximum(low - high[last], low[first] - high), 0.0)
+        most = np.maximum(high - low[first], high[last] - low)
+        ends = [
+            np.sort(bound)[replace(target).find(mass[np.argsort(bound)])]
+            for bound, target in zip((least, most), targets, strict=True)
+        ]
+        near = (most >= ends[0]) & (least <= ends[1])
+        inside = near.copy()
+        inside[first : last + 1] = True
+        if found.count[there[inside]].sum() > _FEW_ROWS:
+            return None
+        made = (numbers, args, _SHIFTS[0], found.low, len(found.mass), there[inside])
+        wanted = SumOver(_those_of_bins, (column, weight), made, False)
+        below = float(mass[most < ends[0]].sum())
+        return cls(wanted, keys, mass, targets, (first, last), near, below)
+
+    def of_rows(self, found: Collected) -> tuple[float, float]:
+        """Median and median distance."""
+        values, masses = found.joined()
+        bits = np.maximum(ordered_bits(values) >> _SHIFTS[0], self.keys[0])
+        first, last = self.middle
+        middle = (self.keys[first] <= bits) & (bits <= self.keys[last])
+        below = float(self.mass[:first].sum())
+        centre = _between(values[middle], masses[middle], self.targets, below)
+        near = self.near[np.searchsorted(self.keys, bits)]
+        distance = np.abs(values[near] - centre)
+        return centre, _between(distance, masses[near], self.targets, self.below)
+
+
+@dataclass(frozen=True)
+class Collected:
+    """Arrays of some rows. A sum contains those of all its terms."""
+
+    parts: list[tuple[Array, ...]]
+
+    def __add__(self, other: Collected) -> Collected:
+        return Collected(self.parts + other.parts)
+
+    def joined(self) -> tuple[Array, ...]:
+        """One array for each kind."""
+        return tuple(np.concatenate(arrays) for arrays in zip(*self.parts, strict=True))
 
 
 def _bin_borders(keys: Array) -> tuple[Array, Array]:
@@ -312,13 +350,13 @@ def _those_of_bins(
     low: int,
     n_bins: int,
     bins: Indices,
-) -> tuple[Array, Array]:
+) -> Collected:
     """Numbers whose leading bits belong to some bins, and their weights."""
     wanted = np.zeros(n_bins, dtype=bool)
     wanted[bins] = True
     values = numbers(column, *args)
     inside = wanted[np.maximum((ordered_bits(values) >> shift) - low, 0)]
-    return values[inside], weight[inside]
+    return Collected([(values[inside], weight[inside])])
 
 
 def medians(rows: Any, column: Column, weight: Column, n_columns: int) -> Array:
@@ -345,6 +383,7 @@ class Drawn:
     bins: Array
     luck: Array
     rows: Indices
+    entries: tuple[Array, ...] = ()  # of these rows, in any arrays
 
     @classmethod
     def of(cls, quota: Array, bins: Array, weight: Array, rows: Indices) -> Drawn:
@@ -362,12 +401,19 @@ class Drawn:
         there = np.bincount(few.bins, minlength=len(quota))
         return (few if (there >= wanted).all() else drawn)._drawn()
 
+    def with_entries(self, first: int, *arrays: Array) -> Drawn:
+        """The same draw with its rows of arrays, whose first row has this number."""
+        entries = tuple(array[self.rows - first] for array in arrays)
+        return replace(self, entries=entries)
+
     def __add__(self, other: Drawn) -> Drawn:
-        both = (
+        bins, luck, rows = (
             np.concatenate([getattr(part, name) for part in (self, other)])
             for name in ("bins", "luck", "rows")
         )
-        return Drawn(self.quota, *both)._drawn()
+        pairs = zip(self.entries, other.entries, strict=True)
+        entries = tuple(map(np.concatenate, pairs))
+        return Drawn(self.quota, bins, luck, rows, entries)._drawn()
 
     def _drawn(self) -> Drawn:
         order = np.lexsort((self.luck, self.bins))
@@ -378,7 +424,8 @@ class Drawn:
         return self._select(order[rank < self.quota[bins]])
 
     def _select(self, i: Indices) -> Drawn:
-        return Drawn(self.quota, self.bins[i], self.luck[i], self.rows[i])
+        entries = tuple(values[i] for values in self.entries)
+        return Drawn(self.quota, self.bins[i], self.luck[i], self.rows[i], entries)
 
 
 def _uniform(numbers: Indices) -> Array:

@@ -63,7 +63,15 @@ def arrays_of_frames(X: Any) -> tuple[Any, Any]:
 
 
 def check_lengths(name: str, values: Any, n_rows: int) -> None:
-    """Raise a ValueError unless a Dask array has a given, known number of rows."""
+    """Raise a ValueError unless a Dask array has a given, known number of rows.
+
+    Nor may it have masks, which would be ignored.
+    """
+    if isinstance(getattr(values, "_meta", None), np.ma.MaskedArray):
+        raise ValueError(
+            f"{name} is a Dask array of masked blocks, which are not supported. Fill "
+            f"the masked entries first: dask.array.ma.filled({name}, value)."
+        )
     if np.isnan(values.shape[0]):
         raise ValueError(
             f"{name} is a Dask array with blocks of unknown length. Call "

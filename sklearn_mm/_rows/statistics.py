@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import _check_sample_weight
 
-from sklearn_mm._rows.sources import check_lengths, is_dask
+from sklearn_mm._rows.sources import DaskRows, check_lengths, in_memory, is_dask
 from sklearn_mm._solver.roles import Array
 
 
@@ -34,8 +34,9 @@ def unit_weights(sample_weight: Any, X: Any) -> tuple[Any, float]:
     """
     if sample_weight is None:  # ones that take no memory
         return np.broadcast_to(1.0, X.shape[0]), 1.0
-    if is_dask(sample_weight):
+    if is_dask(sample_weight) and isinstance(X, DaskRows):
         return _weights_in_blocks(sample_weight, X)
+    sample_weight = in_memory(sample_weight)
     weight: Array = _check_sample_weight(
         sample_weight, X, dtype=np.float64, ensure_non_negative=True
     )

@@ -17,7 +17,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import scipy.sparse
@@ -30,6 +30,7 @@ from sklearn_mm._rows.workers import (
     is_local,
     one_blas_thread,
     parallel,
+    sent,
     threads,
 )
 from sklearn_mm._solver.roles import Indices
@@ -117,7 +118,11 @@ class Rows:
         Rows of each task.
     beside : Rows
         The columns alone: tasks are functions of these, and do not read X.
+    held : bool
+        Whether the workers of a cluster hold the rows.
     """
+
+    held: ClassVar[bool] = False
 
     X: Any
     n_rows: int
@@ -189,6 +194,12 @@ class Rows:
         own = () if self.X is None else (self.X,)
         return tuple(values[index] for values in (*own, *columns))
 
+    def take_with(
+        self, wanted: Iterable[SumOver], index: Indices, *columns: Column
+    ) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+        """The same, and several sums, which take distributed engines one round trip."""
+        return self.take(index, *columns), tuple(self.sums(wanted))
+
     def check_finite(self, estimator_name: str) -> None:
         """Raise a ValueError if an entry of X is not finite.
 
@@ -218,7 +229,7 @@ class Rows:
         # Rows that are read on demand are read by the worker.
         part = getattr(self.X, "part", self.X.__getitem__)
         tasks = (
-            (function, part(chunk), *(column[chunk] for column in columns), *args)
+            (function, part(chunk), *(sent(column[chunk]) for column in columns), *args)
             for chunk in chunks
         )
         return parallel(call_on_part, tasks, self.n_jobs)

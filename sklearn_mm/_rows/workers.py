@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from queue import SimpleQueue
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
 from joblib import Parallel, cpu_count, delayed, effective_n_jobs
 from joblib.parallel import ThreadingBackend, get_active_backend
 from sklearn import config_context, get_config
@@ -166,11 +167,35 @@ def _configured(
         return function(*arguments)
 
 
+class _Repeated(NamedTuple):
+    """An array of equal rows, as it is sent to a worker."""
+
+    row: Any
+    length: int
+
+
+def sent(values: Any) -> Any:
+    """An array as it is sent to a worker.
+
+    Pickling would write out an array that repeats one row without taking memory, which
+    tasks could not recognise any more.
+    """
+    if isinstance(values, np.ndarray) and len(values) and not values.strides[0]:
+        return _Repeated(values[:1], len(values))
+    return values
+
+
+def _received(values: Any) -> Any:
+    if isinstance(values, _Repeated):
+        return np.broadcast_to(values.row, (values.length, *values.row.shape[1:]))
+    return values
+
+
 def call_on_part(function: Callable[..., Value], part: Any, *arguments: Any) -> Value:
     """Run one task of `Rows.map` in any worker."""
     with one_blas_thread():
         rows = part.read() if hasattr(part, "read") else part
-        return function(rows, *arguments)
+        return function(rows, *map(_received, arguments))
 
 
 # A core takes about a millisecond for so many operations. Threads of BLAS that share

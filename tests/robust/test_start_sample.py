@@ -10,7 +10,7 @@ from sklearn_mm._rows.table import Rows
 
 def sample(norms, weight, n_rows, chunk_size=10**6, n_jobs=None):
     rows = Rows(None, len(norms), chunk_size, n_jobs)
-    return RowNorms(rows, np.sqrt(norms)[:, None], weight).sample(n_rows)
+    return RowNorms(rows, np.sqrt(norms)[:, None], weight).sample(n_rows)[:3]
 
 
 def squares(norms):

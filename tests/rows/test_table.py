@@ -19,6 +19,10 @@ COLUMN = np.arange(23.0)
 EXPECTED = 10 * (X + COLUMN[:, None])
 
 
+def length_and_strides(rows, column):
+    return len(column), column.strides
+
+
 def where(*arguments):
     return os.getpid(), threading.get_ident()
 
@@ -63,6 +67,13 @@ class TestWorkers:
         with joblib.parallel_config("loky", n_jobs=2):
             places = Rows.of(X, 4).map(where)
             assert os.getpid() not in {process for process, _ in places}
+
+    def test_columns_that_repeat_a_number_do_so_in_other_processes(self):
+        constant = np.broadcast_to(3.0, len(X))
+        for backend in ("threading", "loky"):
+            with joblib.parallel_config(backend, n_jobs=2):
+                found = list(Rows.of(X, 4).map(length_and_strides, constant))
+            assert found == [(4, (0,))] * 5 + [(3, (0,))]
 
     @pytest.mark.parametrize("n_jobs", [None, 1, 2])
     def test_order(self, n_jobs):

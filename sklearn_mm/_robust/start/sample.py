@@ -24,6 +24,9 @@ ROWS_PER_PARAMETER = 5.0
 # Largest number of rows that are sorted, all of which travel on a cluster. If there are
 # more candidates, rows are drawn at random from each bin.
 _MOST_ROWS = 200_000
+# Largest number of entries of X that travel with rows that are drawn from all blocks of
+# a cluster. If there are more, a round trip for those of the chosen rows takes less.
+_MOST_ENTRIES = 500_000
 # Bits of a squared residual that are dropped to keep the exponent and twelve binary
 # digits.
 _SHIFT = 40
@@ -48,12 +51,13 @@ class DecidingRows:
         The order of least-squares residuals is equivariant: it does not change under
         affine transformations of X and y.
         """
-        norms = RowNorms(model.rows.beside, point.residual, sample_weight)
+        rows = model.rows
+        norms = RowNorms(rows.beside, point.residual, sample_weight, (rows, model.y))
         q, frame = model.shape[0], model.frame
         n_rows = int(np.clip(_DECIDING_ROWS * q, _MIN_DECIDING, _MAX_DECIDING))
         n_rows = max(n_rows, int(ROWS_PER_PARAMETER * q))
-        order, weight, sampled = norms.sample(n_rows)
-        X, Y = model.take(order)
+        order, weight, sampled, entries = norms.sample(n_rows)
+        X, Y = model.of_entries(*entries) if entries else model.take(order)
         first, total = _merge_copies(np.hstack([_fingerprint(X), Y]), weight)
         n = len(first)
         X = X[first]
@@ -77,9 +81,12 @@ class RowNorms:
     rows: Rows
     residual: Column
     weight: Column
+    data: tuple[Any, Column] | None = None  # rows of X, and y
 
-    def sample(self, n_rows: int) -> tuple[Indices, Array, bool]:
-        """Ordered rows, their weights, and whether they are a sample.
+    def sample(self, n_rows: int) -> tuple[Indices, Array, bool, tuple[Array, ...]]:
+        """Ordered rows, their weights, whether they are a sample, and their entries.
+
+        The last, of X and y, is empty unless it has been known before the rows were.
 
         If there are more distinct rows than `n_rows`, they are a systematic sample with
         unit weights, in which every stratum of residuals is represented in proportion
@@ -88,7 +95,7 @@ class RowNorms:
         if self.rows.n_rows <= n_rows:
             rows, norms, weight = self._gathered(self._map(_all_rows))
             order = np.argsort(norms)
-            return rows[order], weight[order], False
+            return rows[order], weight[order], False, ()
         found = self._sum(_counted)
         many = np.count_nonzero(found.mass) > n_rows
         reached = np.cumsum(found.mass)
@@ -98,17 +105,15 @@ class RowNorms:
         wanted[hit] = True
         if found.count[wanted].sum() > _MOST_ROWS:  # draw any rows of these bins
             bins, quota = np.unique(hit, return_counts=True)
-            columns = (self.residual, self.weight, RowNumbers())
-            args = (found.low, len(reached), bins, quota)
-            drawn = self.rows.sum(_drawn, *columns, args=args)
+            drawn = self._draw((found.low, len(reached), bins, quota))
             share = quota / np.maximum(np.bincount(drawn.bins, minlength=len(quota)), 1)
-            return drawn.rows, share[drawn.bins], True
+            return drawn.rows, share[drawn.bins], True, drawn.entries
         parts = self._map(_rows_of, found.low, len(reached), wanted.nonzero()[0])
         rows, norms, weight = self._gathered(parts)
         order = np.argsort(norms)
         rows, norms, weight = rows[order], norms[order], weight[order]
         if not many and _n_distinct(norms) <= n_rows:
-            return rows, weight, False
+            return rows, weight, False, ()
         # Mass up to each row: before its bin, and in its bin.
         bins = _bins(norms, found.low)
         upto = np.cumsum(weight)
@@ -116,7 +121,19 @@ class RowNorms:
         skipped = (reached - found.mass)[bins[begin]] - (upto - weight)[begin]
         upto += np.repeat(skipped, np.diff(begin, append=len(rows)))
         chosen = rows[np.minimum(np.searchsorted(upto, grid), len(rows) - 1)]
-        return chosen, np.ones(len(chosen)), True
+        return chosen, np.ones(len(chosen)), True, ()
+
+    def _draw(self, args: tuple[Any, ...]) -> Drawn:
+        """Random rows of bins, with their entries if these may travel."""
+        columns = (self.residual, self.weight, RowNumbers())
+        if self.data is not None and self.data[0].held:
+            (rows, y), quota = self.data, args[-1]
+            entries = int(quota.sum()) * rows.X.shape[1] * len(rows.chunks)
+            if entries <= _MOST_ENTRIES:
+                drawn: Drawn = rows.sum(_drawn_rows, *columns, y, args=args)
+                return drawn
+        drawn = self.rows.sum(_drawn, *columns, args=args)
+        return drawn
 
     def _gathered(self, parts: Iterator[Any]) -> tuple[Indices, Array, Array]:
         """Rows, norms and weights of all chunks, from those of each of them."""
@@ -167,6 +184,14 @@ def _drawn(
     places = place[_bins(squared_norms(residual), low)]
     rows = np.flatnonzero((places >= 0) & (weight > 0))
     return Drawn.of(quota, places[rows], weight[rows], numbers[rows])
+
+
+def _drawn_rows(
+    X: Array, residual: Array, weight: Array, numbers: Indices, y: Array, *args: Any
+) -> Drawn:
+    """The same with their entries of X and y."""
+    drawn = _drawn(residual, weight, numbers, *args)
+    return drawn.with_entries(numbers[0], X, y)
 
 
 def _bins(norms: Array, low: int) -> Array:
