@@ -20,7 +20,7 @@ from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
 
 import sklearn_mm  # for the version, which is set after this module is imported
 from sklearn_mm._rows.sources import is_dask
-from sklearn_mm._rows.workers import kept_threads
+from sklearn_mm._rows.workers import kept_threads, one_scipy_thread
 from sklearn_mm._solver.loop import Monitor, Status
 
 try:  # scikit-learn >= 1.9; the only version check for callbacks in the package
@@ -147,7 +147,7 @@ def keep_state_on_error(fit: Fit) -> Fit:
     def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
         state = dict(self.__dict__)
         try:
-            with kept_threads():
+            with kept_threads(), one_scipy_thread():
                 return fit(self, *args, **kwargs)
         except BaseException:
             self.__dict__.clear()

@@ -24,7 +24,7 @@ from sklearn_mm import (
     HalfQuadraticRobustRegressor,
     robust_least_squares,
 )
-from sklearn_mm._rows.workers import _BlasUsers
+from sklearn_mm._rows.workers import _OTHERS, _SCIPYS
 from sklearn_mm.criteria import RelaxedGeneralized, SufficientDescent
 from sklearn_mm.kernels import Tukey
 
@@ -212,7 +212,7 @@ class TestExceptions:
         with pytest.raises(OSError, match="No space left"):
             model.fit(*data)
         assert_array_equal(model.coef_, coef)
-        assert _BlasUsers.number == 0
+        assert _OTHERS.number == _SCIPYS.number == 0
 
     def test_no_threads_are_left(self, data):
         params = {"scale": 0.1, "chunk_size": 64, "n_jobs": 2, "random_state": 0}

@@ -12,7 +12,11 @@ from estimator_modes import MODES, assert_same, data_for, fit, results
 
 from sklearn_mm import robust_least_squares
 from sklearn_mm._rows.table import Rows
-from sklearn_mm._rows.workers import _release_openblas, one_blas_thread
+from sklearn_mm._rows.workers import (
+    _release_openblas,
+    blas_threads_for,
+    one_blas_thread,
+)
 from sklearn_mm.kernels import KERNELS, _tuning_constant
 
 # Filters of warnings belong to the process: threads cannot set and reset their own.
@@ -145,11 +149,13 @@ def test_workers_have_the_configuration_of_their_caller(n_jobs):
             assert list(rows.beside.map(seen, np.zeros(6))) == [value] * 6
 
 
-def blas_threads():
+def blas_threads(of_scipy=None):
+    """Numbers of threads of all libraries, or of those that are SciPy's, or not."""
     return {
         library["num_threads"]
         for library in threadpoolctl.threadpool_info()
         if library["user_api"] == "blas"
+        and of_scipy in (None, "scipy.libs" in library["filepath"])
     }
 
 
@@ -172,6 +178,18 @@ def test_one_blas_thread_while_any_thread_asks_for_it(two_blas_threads):
         return seen
 
     assert in_threads(work, range(4)) == [{1}] * 4
+    assert blas_threads() == {2}
+
+
+def test_large_products_keep_their_threads(two_blas_threads):
+    if not blas_threads(of_scipy=True):
+        pytest.skip("NumPy and SciPy share a library")
+    with blas_threads_for(1e12):
+        for _ in range(2):
+            assert blas_threads(of_scipy=True) == {1}
+            assert blas_threads(of_scipy=False) == {2}
+            with blas_threads_for(1e3):
+                assert blas_threads() == {1}
     assert blas_threads() == {2}
 
 
