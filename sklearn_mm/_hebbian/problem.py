@@ -53,8 +53,8 @@ from sklearn_mm._solver.roles import Batch as Selection
 # Rows per chunk by default. Larger arrays are returned to the system after each chunk,
 # and allocating new pages takes as long as the computation.
 DEFAULT_CHUNK = 256
-# Bounds of all rows are computed in larger chunks, piece by piece in the same memory (two
-# threads take turns less often with larger pieces).
+# Bounds of all rows are computed in larger chunks, piece by piece in the same memory.
+# (With larger pieces, threads take turns less often.)
 _BOUNDS_CHUNK, _PIECE = 1024, 512
 
 # If the weight of the first residuals exceeds this, single precision is not sufficient
