@@ -246,7 +246,7 @@ def show_cores(n_robust, n_hebbian, repeats=5):
     y = X @ rng.normal(size=N_FEATURES) + rng.normal(size=n_robust)
     y[: n_robust // 5] += 30.0
     network = ContrastiveHebbianClassifier(  # the paper's four layers
-        (64,) * 4, batch_size=None, max_iter=1, random_state=0
+        (64,) * 4, batch_size=None, max_iter=5, random_state=0
     )
     for model, data in (
         (HalfQuadraticRobustRegressor(random_state=0), (X, y)),

@@ -23,6 +23,8 @@ valid for the network with these biases.
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -47,15 +49,15 @@ from sklearn_mm._hebbian.point import Point
 from sklearn_mm._hebbian.row_bounds import RowBounds, gap_curvature, measure
 from sklearn_mm._rows.table import Rows
 from sklearn_mm._rows.workers import blas_threads_for
-from sklearn_mm._solver.roles import ALL_ROWS, Bounds
 from sklearn_mm._solver.roles import Batch as Selection
+from sklearn_mm._solver.roles import Bounds
 
 # Rows per chunk by default. Larger arrays are returned to the system after each chunk,
 # and allocating new pages takes as long as the computation.
 DEFAULT_CHUNK = 256
-# Bounds of all rows are computed in larger chunks, piece by piece in the same memory.
+# Bounds for a given effort are computed in larger chunks, by pieces in the same memory.
 # (With larger pieces, threads take turns less often.)
-_BOUNDS_CHUNK, _PIECE = 1024, 512
+LARGE_CHUNK, _PIECE = 2048, 512
 
 # If the weight of the first residuals exceeds this, single precision is not sufficient
 # for differences of phases, except in difference form.
@@ -304,19 +306,14 @@ class ContrastiveProblem:
         return self._rows().map(_call_with_part, self.Y, self.sample_weight, args=args)
 
     def sum_parts(
-        self, function: Callable[..., Any], point: Point, *arguments: Any
-    ) -> Any:
-        """Sum of the values of `map_parts`."""
-        return self._sum(self._rows(), function, point, arguments)
-
-    def _sum(
         self,
-        rows: Rows,
         function: Callable[..., Any],
         point: Point,
-        arguments: tuple[Any, ...],
+        *arguments: Any,
+        chunk: int = DEFAULT_CHUNK,
     ) -> Any:
-        args = self._task(function, point, arguments)
+        """Sum of the values of `map_parts`, or of larger chunks."""
+        args, rows = self._task(function, point, arguments), self._rows(chunk)
         return rows.sum(_call_with_part, self.Y, self.sample_weight, args=args)
 
     def _task(
@@ -339,8 +336,7 @@ class ContrastiveProblem:
     def cold_bounds(self, point: Point, effort: float) -> Bounds:
         """Bounds of all rows, each chunk inferred from scratch."""
         problem, point = self.in_precision(point.prepared())
-        rows = problem._rows(_BOUNDS_CHUNK)
-        bounds = problem._sum(rows, _cold_bounds, point, (effort,))
+        bounds = problem.sum_parts(_cold_bounds, point, effort, chunk=LARGE_CHUNK)
         return self.bounds_in_precision(bounds)
 
     def in_precision(self, point: Point) -> tuple[ContrastiveProblem, Point]:
@@ -384,15 +380,17 @@ def _call_with_part(
         return function(part, point, *arguments)
 
 
+def _pieces(part: ContrastiveProblem, point: Point, effort: float) -> Iterator[Latent]:
+    """Latents of all rows, a piece at a time: each takes the place of the last one."""
+    latent = None
+    for start in range(0, max(part.n_samples, 1), _PIECE):
+        latent = part.start(slice(start, start + _PIECE), latent)
+        yield part.infer(point, latent, effort)
+
+
 def _cold_bounds(part: ContrastiveProblem, point: Point, effort: float) -> Bounds:
-    """Bounds of some rows, a piece at a time in the same memory."""
-    latent = part.infer(point, part.start(slice(0, _PIECE)), effort)
-    bounds = part.evaluate(point, latent)
-    for start in range(_PIECE, part.n_samples, _PIECE):
-        rows = slice(start, start + _PIECE)
-        latent = part.infer(point, part.start(rows, latent), effort)
-        bounds += part.evaluate(point, latent)
-    return bounds
+    parts = (part.evaluate(point, latent) for latent in _pieces(part, point, effort))
+    return functools.reduce(operator.add, parts)
 
 
 def clamped_passes(passes: int) -> int:
@@ -405,14 +403,20 @@ def upper_after(
     point: Point,
     effort: float,
     candidate: Point,
-    rows: Selection = ALL_ROWS,
+    rows: Any = None,
 ) -> float:
-    """Upper bound at a candidate, with latents inferred at a point."""
-    latent = part.infer(point, part.start(rows), effort)
-    if isinstance(latent.phases, DifferencePhases):
-        latents = latent.phases.snapshot()
+    """Upper bound at a candidate of all rows or some, with latents of a point."""
+    if rows is None:
+        found = _pieces(part, point, effort)
     else:
-        found = part.row_bounds(point, latent).phases
-        assert found is not None
-        latents = found
-    return part.upper_bound(candidate, latents, latent.batch)
+        found = iter([part.infer(point, part.start(rows), effort)])
+    total = 0.0
+    for latent in found:
+        latents: Phases | None
+        if isinstance(latent.phases, DifferencePhases):
+            latents = latent.phases.snapshot()
+        else:
+            latents = part.row_bounds(point, latent).phases
+        assert latents is not None
+        total += part.upper_bound(candidate, latents, latent.batch)
+    return total

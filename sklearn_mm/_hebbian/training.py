@@ -12,7 +12,7 @@ import numpy as np
 
 from sklearn_mm._hebbian.blocks import EpochOnBlocks, batches_of_epoch
 from sklearn_mm._hebbian.inference import FullBatches, MiniBatches
-from sklearn_mm._hebbian.problem import upper_after
+from sklearn_mm._hebbian.problem import LARGE_CHUNK, upper_after
 from sklearn_mm._rows.sources import DaskRows
 from sklearn_mm._solver.gradient_steps import Adam, GradientDescent, MomentumDescent
 from sklearn_mm._solver.inference import DoublingRestart, Persistent
@@ -203,4 +203,5 @@ class Trainer:
 
     def _sum_upper(self, problem, point, effort, candidate):
         """`upper_after` of all rows, a chunk at a time."""
-        return problem.sum_parts(upper_after, point, effort, candidate)
+        task = upper_after, point, effort, candidate
+        return problem.sum_parts(*task, chunk=LARGE_CHUNK)
