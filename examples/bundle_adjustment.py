@@ -121,7 +121,7 @@ def plot(path, rows, before, after, tau):
         left.plot(row["costs"], label=METHODS[row["method"]])
     left.set(xlabel="iteration", ylabel="robust cost J", yscale="log")
     left.set_title(f"Robust cost, τ = {tau:g} px")
-    left.legend()
+    left.legend(ncols=2, fontsize="small")
     errors = [reprojection_errors(scene) for scene in (before, after)]
     rejected = errors[1] > tau
     plot_from_above(middle, after, rejected)
