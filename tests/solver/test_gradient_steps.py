@@ -145,6 +145,15 @@ def test_adam():
     assert step.n_updates == 3
 
 
+@pytest.mark.parametrize("step", [Adam(0.01), MomentumDescent(0.01, momentum=0.9)])
+@pytest.mark.parametrize("satisfied", [True, False])
+def test_change_of_a_stochastic_step_is_relative_to_theta(step, satisfied):
+    for _ in range(2):
+        moved = take(step, satisfied, gap=1.0)
+        expected = np.linalg.norm(moved.point.theta - THETA) / np.linalg.norm(THETA)
+        assert_allclose(moved.change, expected, rtol=1e-12)
+
+
 def test_yardstick_of_the_stochastic_criterion():
     g, gap = CURVATURE * THETA, 2.0
     # Two tests in one: the gap, and what it leaves in the gradient, relative to g.
