@@ -168,8 +168,8 @@ def drop_behind(problem):
     degree = np.bincount(problem.point_index, minlength=len(problem.points))
     if np.any(degree == 1):
         warnings.warn(
-            f"{np.sum(degree == 1)} points are seen by one camera only: their depth "
-            "cannot be determined.",
+            f"{np.sum(degree == 1)} of {len(degree)} points are seen by one camera "
+            "only, so that their depth cannot be determined.",
             stacklevel=2,
         )
     return problem

@@ -121,7 +121,9 @@ def plot(path, rows, before, after, tau):
         left.plot(row["costs"], label=METHODS[row["method"]])
     left.set(xlabel="iteration", ylabel="robust cost J", yscale="log")
     left.set_title(f"Robust cost, τ = {tau:g} px")
-    left.legend(ncols=2, fontsize="small")
+    low, high = left.get_ylim()
+    left.set_ylim(top=high * (high / low) ** 0.4)  # room for the legend
+    left.legend(ncols=2, fontsize="small", loc="upper right")
     errors = [reprojection_errors(scene) for scene in (before, after)]
     rejected = errors[1] > tau
     plot_from_above(middle, after, rejected)

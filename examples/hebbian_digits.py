@@ -23,12 +23,12 @@ from sklearn_mm import ContrastiveHebbianClassifier, ConvergenceDisplay
 # Training
 # --------
 # Parameters have the names and meaning of `MLPClassifier`. Features are standardised
-# inside, so that pixels may be given as they are; the peer gets them scaled.
+# internally, so that pixels can be passed as they are; the peer needs a scaler.
 X, y = load_digits(return_X_y=True)
 X_train, X_test, y_train, y_test = train_test_split(X, y, random_state=0)
 common = {"hidden_layer_sizes": (64, 64), "max_iter": 20, "random_state": 0}
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # twenty epochs are enough to look at
+    warnings.simplefilter("ignore")  # twenty epochs are enough here
     model = ContrastiveHebbianClassifier(**common).fit(X_train, y_train)
     peer = make_pipeline(StandardScaler(), MLPClassifier(**common))
     peer.fit(X_train, y_train)
@@ -54,16 +54,17 @@ print(f"loss on the test data: between {lower:.6f} and {upper:.6f}")
 # %%
 # How training went
 # -----------------
-# The bounds are too close to be told apart, so that the gap between them is drawn by
-# itself: it is a small part of the loss, at the price of a pass or two per update.
+# The bounds are too close to be distinguished, so that the gap between them is drawn
+# separately: it is at most a thousandth of the loss, after a pass or two per update.
 figure, axes = plt.subplots(3, 1, sharex=True, figsize=(6.4, 6), layout="constrained")
 display = ConvergenceDisplay.from_estimator(model, ax=axes)
 display.ax_.set_title("Bounds of the loss, averaged over the mini-batches of an epoch")
 
 # %%
-# What the activations look like
-# ------------------------------
-# Units of the first layer respond to parts of digits; few are active at a time.
+# Activations and weights
+# -----------------------
+# Activations of hidden layers are non-negative, and many of them are zero. Each unit of
+# the first layer compares some pixels (red) with others (blue).
 layers = model.activations(X_test)
 for k, layer in enumerate(layers, start=1):
     print(f"hidden layer {k}: {(layer > 0).mean():.0%} of the units are active")

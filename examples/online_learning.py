@@ -2,9 +2,10 @@
 Online learning with ``partial_fit``
 ====================================
 
-Rows arrive a few at a time and are thrown away after use. Before each batch is learned
-it is predicted, which gives an honest accuracy over time (progressive validation). Half
-way through, the world changes: images are turned upside down, and the network follows.
+Rows arrive a few at a time and are thrown away after use. Each batch is predicted
+before it is learned, which gives an honest accuracy over time (progressive validation).
+Halfway through, the world changes: images are turned upside down, and the network
+adapts.
 """
 
 import matplotlib.pyplot as plt

@@ -3,9 +3,11 @@ The package in one picture
 ==========================
 
 Left: a line through data of which two fifths are outliers, half of them in a cluster of
-leverage points. Right: how the certified bounds of the objective closed from a least-
-squares start, when weights are inferred exactly (IRLS) and when ReGeMM chooses how
+leverage points. Right: the certified bounds of the objective, after a start from least
+squares, when weights are inferred exactly (IRLS), and when ReGeMM decides how
 accurately.
+
+::
 
     python examples/overview.py [FILE]
 """

@@ -3,8 +3,10 @@ Gradient boosting that does not follow outliers
 ===============================================
 
 A third of the targets are wrong, all in the same direction. Gradient boosting follows
-them; with the absolute error as its loss it follows them less; wrapped in
-`RobustRegressor` it finds out which rows are wrong, and fits the others.
+them, and less so with the absolute error as its loss. Wrapped in `RobustRegressor`, it
+finds out which rows are wrong, and fits the others.
+
+::
 
     python examples/robust_boosting.py [FILE]
 """

@@ -2,10 +2,10 @@
 Robust curve fitting, by changing one name
 ==========================================
 
-From scipy's `curve_fit` and `least_squares` to robust fits.
-Three kinds of problems from the documentation of `scipy.optimize`, each solved twice:
-by scipy's function and by the function of the same arguments in this package. Some of
-the data are wrong, which least squares does not forgive.
+From SciPy's `curve_fit` and `least_squares` to robust fits. Three kinds of problems
+from the documentation of `scipy.optimize` are solved twice each: by SciPy's function,
+and by the function of this package that takes the same arguments. Some of the data are
+wrong, which least squares does not forgive.
 
 1. `curve_fit`: an exponential decay, its start taken from the signature.
 2. `curve_fit` with bounds and error bars: a spectral line on a sloping background, with
@@ -75,8 +75,8 @@ print(f"  spikes found: {found} of 12, noise scale {info['scale']:.2f}")
 # %%
 # A circle
 # --------
-# Residuals are whatever one wants them to be. `tau`, the width of the kernel, takes the
-# place of scipy's `f_scale`; here it is found from the residuals.
+# Residuals can be any function of the parameters. `tau`, the width of the kernel, takes
+# the place of SciPy's `f_scale`; here it is estimated from the residuals.
 angle = rng.uniform(0, 2 * np.pi, 80)
 points = np.column_stack([np.cos(angle), np.sin(angle)]) * 2.0 + [1.0, -0.5]
 points += 0.05 * rng.normal(size=points.shape)
@@ -100,7 +100,7 @@ print("  robust_least_squares", robust_circle.x.round(2))
 fig, axes = plt.subplots(1, 3, figsize=(13, 4), layout="constrained")
 grey, blue = {"color": "0.45", "ls": "--"}, {"color": "C0", "lw": 2}
 fine = np.linspace(0, 4, 300)
-off = np.abs(signal - decay(t, *robust_decay)) > 0.3
+off = np.abs(signal - decay(t, *robust_decay)) > 0.3  # three noise scales
 axes[0].plot(t[~off], signal[~off], ".", color="0.3")
 axes[0].plot(t[off], signal[off], "x", color="C3", label="outliers found")
 axes[0].plot(fine, decay(fine, *plain_decay), label="curve_fit", **grey)

@@ -2,9 +2,11 @@
 Choosing a model when the validation folds have outliers
 =========================================================
 
-A robust fit is only half of the matter: where training rows are wrong, so are rows of
-the validation folds. R² is decided by those, and picks a model by chance. A bounded
-loss is decided by the other rows, if all models are judged with the same scale.
+A robust fit is only half of the solution: if training rows are wrong, so are rows of the
+validation folds. R² is dominated by those, and selects a model by chance. A bounded loss
+is determined by the other rows, if all models are judged with the same scale.
+
+::
 
     python examples/robust_model_selection.py [FILE]
 """
@@ -75,13 +77,16 @@ for (name, search), style in zip(searches.items(), "os^", strict=True):
     scores = search.cv_results_["mean_test_score"]
     low, high = scores.min(), scores.max()
     axes[0].semilogx(alphas, (scores - low) / (high - low), f"{style}-", label=name)
-axes[0].set(xlabel="alpha", ylabel="score (worst to best)", title="5 folds")
+axes[0].set(
+    xlabel="alpha", ylabel="score (worst to best)", title="Mean score of 5 folds"
+)
 axes[0].legend(fontsize=8)
 axes[1].scatter(X[:, 0], y, s=6, color="0.6")
 grid = np.linspace(0, 1, 300)[:, None]
 for (name, search), style in zip(searches.items(), ("-", "-", "--"), strict=True):
     axes[1].plot(grid, search.predict(grid), style, label=name)
-axes[1].set(xlabel="feature", ylabel="target", ylim=(-4, 6), title="Chosen models")
+axes[1].set(xlabel="feature", ylabel="target", ylim=(-2, 5))
+axes[1].set_title("Chosen models (outliers are off the scale)")
 axes[1].legend(fontsize=8)
 if len(sys.argv) > 1:
     figure.savefig(sys.argv[1], dpi=80)

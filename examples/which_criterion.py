@@ -61,8 +61,9 @@ figure, axes = plt.subplots(
     2, 1, sharex=True, height_ratios=(3, 1), layout="constrained"
 )
 display = ConvergenceDisplay.from_estimator(fits, ax=axes)
-for curve in (*display.lines_[:2], *display.effort_lines_[:1]):
+for curve in (display.lines_[0], display.effort_lines_[0]):
     curve.set(linewidth=7, alpha=0.3, marker="")  # "fixed" lies under "sudemm"
+display.lines_[1].set_visible(False)  # its bounds coincide
 display.ax_.set(title="Robust regression, 50 % outliers", xlim=(0, 40))
 display.ax_.legend(
     display.lines_[::2],
@@ -74,8 +75,8 @@ display.ax_.legend(
 # Learning: as many passes as the gradient needs
 # ----------------------------------------------
 # With the paper's energy (``feedback=1``), activations of all layers depend on each
-# other. After two passes of inference the bounds are far apart, and the upper one is no
-# guide; with 32, most of them are wasted at first. SuDeMM makes as many as the next
+# other. After two passes of inference, the bounds are far apart, and the upper one is
+# misleading. Of 32 passes, most are wasted at first. SuDeMM makes as many as the next
 # step is worth. (With the default feedback, which is small, one or two are enough.)
 X, y = load_digits(return_X_y=True)
 X = X / 16
@@ -103,8 +104,8 @@ for name, model in networks.items():
         f"{model.history_.work.sum():6.0f} passes"
     )
 display = ConvergenceDisplay.from_estimator(networks)
-for curve in display.lines_[2:4]:
-    curve.set(linewidth=7, alpha=0.3, marker="")  # "32 passes" lies under "SuDeMM"
+display.lines_[2].set(linewidth=7, alpha=0.3, marker="")  # lies under "SuDeMM"
+display.lines_[3].set_visible(False)  # its bounds coincide
 display.ax_.set_title("Contrastive Hebbian learning")
 display.ax_.legend(display.lines_[::2], list(networks), title="inference")
 plt.show()

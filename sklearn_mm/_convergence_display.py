@@ -293,11 +293,14 @@ class ConvergenceDisplay:
 
     def _annotate(self, x):
         from matplotlib.lines import Line2D
+        from matplotlib.ticker import MaxNLocator
 
         networks = "passes" in self.histories[0]
         label = _TRIALS if x == "passes" and not networks else _LABELS[x]
         self.ax_.set_ylabel("objective")
         self.axes_[-1].set_xlabel(label)
+        if x != "passes":  # which may be drawn on a logarithmic axis
+            self.axes_[-1].xaxis.set_major_locator(MaxNLocator(integer=True))
         for axes in self.axes_[2:]:
             axes.set(ylabel="gap / upper\nbound", yscale="log")
         for axes in self.axes_[1:2]:

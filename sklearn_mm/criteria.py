@@ -12,16 +12,14 @@ updated by a step on the upper bound:
 `Graduated`               an effort that increases with the iterations (a baseline)
 ========================  =====================================================
 
+The first is ReGeMM and the second SuDeMM, Eq. 11 and Eq. 16 of C. Zach and H. Le,
+"Truncated Inference for Latent Variable Optimization Problems", ECCV 2020.
+
 To use a custom criterion, derive a class from `Criterion`, define ``satisfied``, and
 pass an object of it as ``criterion`` to any estimator of the package. The method
 receives a `Trial`, which contains the current bounds, and a `Memory` of earlier
 iterations. ``converged`` also receives the `Moved` returned by the step. Methods that
 do not use a criterion are in :mod:`sklearn_mm.baselines`.
-
-References
-----------
-C. Zach and H. Le, "Truncated Inference for Latent Variable Optimization Problems",
-ECCV 2020: the first is its Eq. 11 (ReGeMM), the second its Eq. 16 (SuDeMM).
 """
 
 from __future__ import annotations

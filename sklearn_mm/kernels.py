@@ -309,6 +309,7 @@ class Huber(Kernel):
         return (1.0 / np.maximum(u, _TINY) - 1.0) / 2
 
 
+#: Kernels by the names that the estimators accept.
 KERNELS: dict[str, Kernel] = {
     kernel.name: kernel
     for kernel in (

@@ -8,12 +8,14 @@ and the notebook. Reference pages are made from docstrings (`reference/`), and t
 benchmarks and of the paper's claims are included from the pages beside their scripts.
 """
 
+import inspect
 import os
 import re
 import shutil
 import sys
 import tomllib
 import warnings
+from collections import defaultdict
 from html import unescape
 from pathlib import Path
 from urllib.parse import unquote
@@ -31,7 +33,9 @@ os.environ["SKLEARN_MM_DATA"] = str(GUIDE / "no-data")
 
 from docutils import nodes
 from docutils.utils.math.latex2mathml import tex2mathml
+from sphinx.addnodes import pending_xref
 from sphinx.util import logging
+from sphinx.util.docutils import SphinxRole
 
 import sklearn_mm
 
@@ -57,7 +61,7 @@ extensions = [
     "sphinx_gallery.gen_gallery",
 ]
 exclude_patterns = ["gathered/scripts/**", "gallery/**/*.ipynb", "no-data"]
-default_role = "literal"
+default_role = "name"  # of an object of this package, or of anything else
 templates_path = ["_templates"]
 nitpicky = True  # links within the site; objects of other packages are not looked up
 OTHERS = r"(sklearn|scipy|numpy|pandas|joblib|matplotlib)\..*"
@@ -96,6 +100,7 @@ autosummary_generate = True
 autosummary_ignore_module_all = False
 autodoc_typehints = "none"  # docstrings say what types are
 autodoc_default_options = {"member-order": "bysource"}
+toc_object_entries_show_parents = "hide"  # "fit()" tells more than the class's name
 numpydoc_show_class_members = False
 numpydoc_use_plots = False
 # Written by scikit-learn about its own pages, to which there are no links here.
@@ -106,6 +111,45 @@ def skip_member(app, what, name, thing, skip, options):
     """Leave out methods that scikit-learn makes; their pages are elsewhere."""
     made = name in ELSEWHERE or (name.startswith("set_") and name.endswith("_request"))
     return True if made else None
+
+
+def public_modules():
+    """The package, and the modules that it exports."""
+    exported = [getattr(sklearn_mm, name) for name in sklearn_mm.__all__]
+    return [sklearn_mm, *filter(inspect.ismodule, exported)]
+
+
+def public_names():
+    """Pages of the reference by the names that docstrings use: one page for each."""
+    found = defaultdict(set)
+    for module in public_modules():
+        for name in module.__all__:
+            if callable(thing := getattr(module, name)):
+                found[name].add((thing, f"{module.__name__}.{name}"))
+    # "Huber" is a kernel and a loss, whereas `Bounds` of two modules are one class.
+    return {
+        name: min(place for _, place in places)
+        for name, places in found.items()
+        if len({thing for thing, _ in places}) == 1
+    }
+
+
+class NameRole(SphinxRole):
+    """What stands between backticks: a link if it is public here, literal otherwise."""
+
+    names = public_names()
+
+    def run(self):
+        """Make the nodes."""
+        literal = nodes.literal(self.rawtext, self.text)
+        place = self.names.get(self.text.removesuffix("()"))
+        if place is None:
+            return [literal], []
+        about = {"refdomain": "py", "reftype": "obj", "reftarget": place}
+        link = pending_xref(
+            self.rawtext, literal, refdoc=self.env.docname, refexplicit=True, **about
+        )
+        return [link], []
 
 
 def plain_references(app, what, name, thing, options, lines):
@@ -240,16 +284,21 @@ html_theme_options = {
 }
 
 
-def check_reference(app):
-    """Every public name is on the reference page."""
-    page = (GUIDE / "api.rst").read_text(encoding="utf-8").split()
-    missing = [name for name in sklearn_mm.__all__ if name not in page]
-    if missing:
-        raise RuntimeError(f"api.rst does not name {missing}.")
+def check_reference(app, env):
+    """Every public object of every public module is in the reference."""
+    listed = env.domaindata["py"]["objects"]
+    for module in public_modules():
+        for name in module.__all__:
+            thing = getattr(module, name)
+            places = {f"{home.__name__}.{name}" for home in public_modules()}
+            if inspect.ismodule(thing):
+                places = {thing.__name__}
+            if not places & set(listed):
+                LOGGER.warning("%s.%s is not in the reference", module.__name__, name)
 
 
 def check_links(app, exception):
-    """Every link into the site leads somewhere, to the very heading."""
+    """Every link and picture within the site is there, down to the heading."""
     if exception is not None or app.builder.name != "html":
         return
     site = Path(app.outdir)
@@ -260,7 +309,7 @@ def check_links(app, exception):
     }
     anchors = {path: set(re.findall(r'\bid="([^"]+)"', pages[path])) for path in pages}
     for path, text in pages.items():
-        for link in re.findall(r'<a [^>]*?href="([^"]+)"', text):
+        for link in re.findall(r'<(?:a|img) [^>]*?(?:href|src)="([^"]+)"', text):
             target, _, anchor = unquote(unescape(link)).partition("#")
             if re.match(r"\w+:", target) or target.startswith("//"):
                 continue
@@ -270,13 +319,23 @@ def check_links(app, exception):
                 LOGGER.warning("%s: dead link to %s", path.relative_to(site), link)
 
 
+def mark_figures(app, doctree):
+    """Mark cells of tables that have figures and no words: they stay on a line."""
+    for entry in doctree.findall(nodes.entry):
+        text = entry.astext()
+        if re.search(r"\d", text) and not re.search(r"[^\W\d_]{2}", text):
+            entry["classes"].append("figures")
+
+
 gather()
 
 
 def setup(app):
     """Hooks."""
     app.add_html_math_renderer("mathml", (visit_math, None), (visit_math, None))
+    app.add_role("name", NameRole())
+    app.connect("doctree-read", mark_figures)
     app.connect("autodoc-skip-member", skip_member)
     app.connect("autodoc-process-docstring", plain_references)
-    app.connect("builder-inited", check_reference)
+    app.connect("env-updated", check_reference)
     app.connect("build-finished", check_links)
