@@ -2,9 +2,9 @@
 Choosing a model when the validation folds have outliers
 =========================================================
 
-A robust fit is only half of the solution: if training rows are wrong, so are rows of the
-validation folds. R² is dominated by those, and selects a model by chance. A bounded loss
-is determined by the other rows, if all models are judged with the same scale.
+A robust fit is only half of the solution: if training rows are wrong, so are rows of
+the validation folds. R² is dominated by those, and selects a model by chance. A bounded
+loss is determined by the other rows, if all models are judged with the same scale.
 
 ::
 
