@@ -245,6 +245,8 @@ class InOrder:
 sphinx_gallery_conf = {
     "examples_dirs": ["gathered/scripts"],
     "gallery_dirs": ["gallery"],
+    "backreferences_dir": "gallery/backreferences",  # pages of objects list examples
+    "doc_module": ("sklearn_mm",),
     "filename_pattern": r"\.py$",
     "within_subsection_order": InOrder,
     "subsection_order": InOrder(),
