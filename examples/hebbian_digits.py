@@ -55,7 +55,8 @@ print(f"loss on the test data: between {lower:.6f} and {upper:.6f}")
 # How training went
 # -----------------
 # The bounds are too close to be distinguished, so that the gap between them is drawn
-# separately: it is at most a thousandth of the loss, after a pass or two per update.
+# separately: it stays near or below a thousandth of the loss, with one or two passes
+# per update.
 figure, axes = plt.subplots(3, 1, sharex=True, figsize=(6.4, 6), layout="constrained")
 display = ConvergenceDisplay.from_estimator(model, ax=axes)
 display.ax_.set_title("Bounds of the loss, averaged over the mini-batches of an epoch")
