@@ -244,6 +244,9 @@ def test_models_in_single_precision():
         ({"method": "lm"}, TypeError, "only method"),
         ({"loss": "cauchy"}, TypeError, "kernel='cauchy'"),
         ({"tau": 1.0}, TypeError, "'tau'. Pass scale"),
+        ({"args": (1,)}, TypeError, "'args'. f is called with xdata"),
+        ({"structure": None}, TypeError, "'structure'. Use robust_least_squares"),
+        ({"epsfcn": 1e-8}, TypeError, "robust_curve_fit.*'epsfcn': use diff_step"),
         ({"maxfev": 2, "scale": 0.05}, RuntimeError, "not found: The maximum number"),
     ],
 )
