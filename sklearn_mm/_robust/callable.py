@@ -213,6 +213,13 @@ class CallableResidual:
             return self.structure.pull(J[0], J[1], weighted)
         return J.T @ weighted.ravel()
 
+    @property
+    def jacobian_error(self) -> float:
+        """Relative error of the columns of the Jacobian, roughly."""
+        if callable(self._jac):
+            return 0.0
+        return self._differences.error(self.precision)
+
     def stationarity(self, theta: Array, gradient: Array) -> Array:
         """The gradient, with zeros for parameters that are held by bounds."""
         if self.box is None:
