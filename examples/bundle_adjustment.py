@@ -171,7 +171,8 @@ def plot_from_above(ax, problem, rejected):
     ax.quiver(*where.T, *(size * look).T, color="0.3", **style)
     ax.plot(*where.T, "k.", markersize=3, label="cameras")
     ax.set(title="Points and cameras, refined", xticks=[], yticks=[], aspect="equal")
-    ax.legend(loc="upper right")
+    # Below the axes, where it hides neither points nor cameras.
+    ax.legend(loc="upper center", bbox_to_anchor=(0.5, 0.0), frameon=False)
 
 
 def parse(argv):

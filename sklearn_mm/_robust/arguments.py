@@ -32,6 +32,11 @@ HINTS = {
     "method": "the only method is Levenberg-Marquardt; omit this argument",
     "tr_solver": "the linear solver depends on the type of the Jacobian; omit it",
     "tr_options": "the linear solver depends on the type of the Jacobian; omit it",
+    # Of MINPACK, which is the default of curve_fit.
+    "epsfcn": "use diff_step, the root of epsfcn, instead",
+    "diag": "use x_scale, the inverse of diag, instead",
+    "factor": "the first step depends on the Jacobian; omit it",
+    "col_deriv": "jac must return one column per parameter; omit it",
 }
 
 

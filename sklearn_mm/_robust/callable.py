@@ -27,7 +27,7 @@ from sklearn_mm._robust.differences import Differences, Workers, independent_col
 from sklearn_mm._robust.returned import DOUBLE, Returned, finite, precision
 from sklearn_mm._robust.schur import SchurPlan, SchurSystem
 from sklearn_mm._robust.systems import make_system, weighted_rows, without_columns
-from sklearn_mm._solver.roles import Array, Indices, NormalSystem
+from sklearn_mm._solver.roles import Array, Indices, LargestColumns, NormalSystem
 
 _TINY = np.finfo(np.float64).tiny
 
@@ -165,8 +165,12 @@ class CallableResidual:
         weight: Array,
         bend: Array | None = None,
         slope: Array | None = None,
+        columns: LargestColumns | None = None,
     ) -> NormalSystem:
-        """The system defined above with w = weight, c = bend, s = slope."""
+        """The system defined above with w = weight, c = bend, s = slope.
+
+        The damping is scaled by the largest columns, if they are given.
+        """
         r, J = point.residual, self.linearized(point).jacobian
         root = np.sqrt(weight)
         right = root[:, None] * r
@@ -176,23 +180,26 @@ class CallableResidual:
             J = self._bent(J, r, (1.0 - left) / np.maximum(z, _TINY))
             right = (slope / np.maximum(root * left, _TINY))[:, None] * r
         if self.box is None:
-            return self._system(J, root, right)
+            return self._system(J, root, right, columns)
 
         def build(held: Any, right: Array) -> NormalSystem:
             kept = J if held is None else self._without(J, held)
-            return self._system(kept, root, right)
+            return self._system(kept, root, right, columns)
 
         def push(delta: Array) -> Array:
             return root[:, None] * self._product(J, delta)
 
         return BoxSystem(build, push, right, self.box, point.theta)
 
-    def _system(self, J: Any, root: Array, right: Array) -> NormalSystem:
+    def _system(
+        self, J: Any, root: Array, right: Array, columns: LargestColumns | None
+    ) -> NormalSystem:
         if self._plan is not None:
             first, second = J
             return SchurSystem(self._plan, first, second, right, root, self._unit)
         root = np.repeat(root, self.residual_dim)
-        return make_system(weighted_rows(root, J), right.ravel(), self._unit)
+        J = weighted_rows(root, J)
+        return make_system(J, right.ravel(), self._unit, columns)
 
     def product(self, point: CallablePoint, delta: Array) -> Array:
         """J delta, shape (n, residual_dim)."""
@@ -205,6 +212,13 @@ class CallableResidual:
         if self.structure is not None:
             return self.structure.pull(J[0], J[1], weighted)
         return J.T @ weighted.ravel()
+
+    @property
+    def jacobian_error(self) -> float:
+        """Relative error of the columns of the Jacobian, roughly."""
+        if callable(self._jac):
+            return 0.0
+        return self._differences.error(self.precision)
 
     def stationarity(self, theta: Array, gradient: Array) -> Array:
         """The gradient, with zeros for parameters that are held by bounds."""

@@ -441,19 +441,22 @@ def t_quantile(level: Any, freedom: Any) -> Array:
     return np.where(known, quantile, np.inf)
 
 
-def inverse_symmetric(H: Array, size: int = 0) -> tuple[Array, Array]:
+def inverse_symmetric(
+    H: Array, size: int = 0, error: float = 0.0
+) -> tuple[Array, Array]:
     """(Pseudo-)inverse of a positive semidefinite matrix, and its null space.
 
     Columns may be of very different size: the matrix is first scaled to a unit
     diagonal, so that its rank only depends on correlations. The basis, of shape (q, k),
     is in these coordinates. `size` is the number of products of which entries are sums,
-    for an estimate of their rounding errors.
+    for an estimate of their rounding errors, and `error` the relative error of the
+    Jacobian whose square H is.
     """
     scale = _sizes(H)
     unit = H / np.outer(scale, scale)
     try:
         lower = cholesky(unit, lower=True, check_finite=False)
-        if lower.diagonal().min(initial=1.0) ** 2 > _SAFE_PIVOT:
+        if lower.diagonal().min(initial=1.0) ** 2 > max(_SAFE_PIVOT, error):
             full = cho_solve((lower, True), np.eye(len(H)), check_finite=False)
             return full / np.outer(scale, scale), np.zeros((len(H), 0))
     except LinAlgError:
@@ -462,11 +465,11 @@ def inverse_symmetric(H: Array, size: int = 0) -> tuple[Array, Array]:
     # The eigenvalues are squares, and have rounding errors of squares.
     floor = np.finfo(float).eps * max(size, len(H)) * values.max(initial=0.0)
     values = np.sqrt(np.where(values > floor, values, 0.0))
-    return _of_factor(values, vectors.T, scale, len(unit))
+    return _of_factor(values, vectors.T, scale, len(unit), error)
 
 
-def inverse_gram(J: Array) -> tuple[Array, Array]:
-    """The same for J'J, computed from J.
+def inverse_gram(J: Array, error: float = 0.0) -> tuple[Array, Array]:
+    """The same for J'J, computed from J, which has the given relative error.
 
     If the rank is not full, a pseudo-inverse in parameters scaled by the norms of their
     columns. Columns of zeros are left out.
@@ -477,12 +480,12 @@ def inverse_gram(J: Array) -> tuple[Array, Array]:
     R = np.linalg.qr(J / scale, mode="r")
     _, values, right = np.linalg.svd(R, full_matrices=True)
     values = np.append(values, np.zeros(len(right) - len(values)))
-    return _of_factor(values, right, scale, max(J.shape))
+    return _of_factor(values, right, scale, max(J.shape), error)
 
 
-def undetermined(null_space: Array) -> Any:
+def undetermined(null_space: Array, error: float = 0.0) -> Any:
     """Mask of the parameters that are not determined, given the null space."""
-    return np.sum(np.square(null_space), axis=1) > 1e-12
+    return np.sum(np.square(null_space), axis=1) > max(1e-12, error)
 
 
 def _sizes(H: Array) -> Array:
@@ -491,10 +494,11 @@ def _sizes(H: Array) -> Array:
 
 
 def _of_factor(
-    values: Array, right: Array, scale: Array, size: int
+    values: Array, right: Array, scale: Array, size: int, error: float
 ) -> tuple[Array, Array]:
     """The inverse, and a basis of the null space."""
-    kept = values > np.finfo(float).eps * size * values.max(initial=0.0)
+    error = max(error, np.finfo(float).eps * size)
+    kept = values > error * values.max(initial=0.0)
     with np.errstate(over="ignore"):  # infinite for a column of tiny numbers
         half = right[kept] / values[kept, None] / scale
         return half.T @ half, right[~kept].T

@@ -26,6 +26,16 @@ from sklearn_mm.kernels import KERNELS, get_kernel
 
 # Points beyond this many noise scales are marked as outliers.
 _OUTLIER_SCALES = 3.0
+# Arguments of `robust_least_squares` that are determined by those of `curve_fit`.
+_DETERMINED = {
+    "tau": "Pass scale, the standard deviation of the noise, which determines the "
+    "width",
+    "args": "f is called with xdata and the parameters only",
+    "kwargs": "f is called with xdata and the parameters only",
+    "residual_dim": "There is one residual per entry of ydata",
+    "structure": "Use robust_least_squares for parameters in blocks",
+    "retract": "Use robust_least_squares for parameters on a manifold",
+}
 
 
 @validate_params(
@@ -65,7 +75,7 @@ def robust_curve_fit(
 
     Estimates the parameters of ``ydata = f(xdata, *parameters) + noise`` when some
     values in `ydata` are outliers. Calls of :func:`scipy.optimize.curve_fit` work
-    unchanged, unless they pass ``method`` or ``loss``.
+    unchanged, unless they pass ``method``, ``loss`` or options of MINPACK.
 
     Parameters
     ----------
@@ -182,10 +192,10 @@ def robust_curve_fit(
     >>> np.flatnonzero(info["outliers"])[:4]
     array([ 0,  5, 10, 15])
     """
-    if "tau" in kwargs:
+    for name in kwargs.keys() & _DETERMINED:
         raise TypeError(
-            "robust_curve_fit() got an unexpected keyword argument 'tau'. Pass scale, "
-            "the standard deviation of the noise, which determines the width."
+            f"robust_curve_fit() got an unexpected keyword argument {name!r}. "
+            f"{_DETERMINED[name]}."
         )
     unknown = {k: v for k, v in kwargs.items() if k in HINTS}
     refuse_options("robust_curve_fit", unknown, width="scale")

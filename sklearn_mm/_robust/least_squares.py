@@ -200,9 +200,10 @@ def robust_least_squares(
 
     x_scale : float, array-like of shape (n,) or "jac", default=None
         Characteristic size of each parameter, which determines the damping of the
-        steps. If None or "jac", it is the inverse norm of the corresponding column of
-        the weighted Jacobian, so that the steps do not depend on units. If None and the
-        Jacobian is a `LinearOperator`, it is one.
+        steps. If None or "jac", it is the inverse of the largest norm so far of the
+        corresponding column of the weighted Jacobian (with a structure, of its current
+        norm), so that the steps do not depend on units. If None and the Jacobian is a
+        `LinearOperator`, it is one.
 
     diff_step : float or array-like of shape (n,), default=None
         Relative step size of finite differences. The steps are ``x * diff_step``.

@@ -85,8 +85,14 @@ class LiftedProblem:
         """The point with the Jacobian of the residuals at the parameters."""
         return replace(point, inner=self.inner.linearized(point.inner))
 
-    def normal_system(self, point: LiftedPoint, latent: Any) -> NormalSystem:
-        """Gauss-Newton model of the lifted objective."""
+    def normal_system(
+        self, point: LiftedPoint, latent: Any, columns: Any = None
+    ) -> NormalSystem:
+        """Gauss-Newton model of the lifted objective.
+
+        The Jacobian of a system also depends on the damping: the largest columns of
+        other systems do not matter.
+        """
         return _LiftedSystem(self.inner, point.inner, point.v)
 
     def _split(self, lifted: Array) -> tuple[Array, Array]:

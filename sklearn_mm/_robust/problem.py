@@ -27,7 +27,13 @@ from typing import Any, Protocol
 import numpy as np
 
 from sklearn_mm._rows.table import Column, Rows, SumOver
-from sklearn_mm._solver.roles import Array, Batch, Bounds, NormalSystem
+from sklearn_mm._solver.roles import (
+    Array,
+    Batch,
+    Bounds,
+    LargestColumns,
+    NormalSystem,
+)
 from sklearn_mm.kernels import Kernel
 
 
@@ -183,10 +189,12 @@ class HalfQuadraticProblem:
         """The point with the Jacobian of the residuals there."""
         return self.model.linearized(point)
 
-    def normal_system(self, point: Any, latent: Confidence) -> NormalSystem:
+    def normal_system(
+        self, point: Any, latent: Confidence, columns: LargestColumns | None = None
+    ) -> NormalSystem:
         """Gauss-Newton model of the upper bound."""
         system: NormalSystem = self.model.normal_system(
-            point, self.weights(point, latent)
+            point, self.weights(point, latent), columns=columns
         )
         return system
 

@@ -33,6 +33,7 @@ class Fit:
     tau: Any
     residual_dim: int
     structure: BlockStructure | None
+    jacobian_error: float  # relative
 
 
 class RobustLeastSquaresResult(OptimizeResult):
@@ -71,8 +72,9 @@ class RobustLeastSquaresResult(OptimizeResult):
         quadratic kernel, it is that of :func:`scipy.optimize.curve_fit`. Bounds are not
         taken into account.
 
-        If the Jacobian does not have full rank, a warning is raised. The covariance of
-        parameters that are not determined is infinite. With a `structure`, as in bundle
+        If the Jacobian does not have full rank, up to the errors of finite differences,
+        a warning is raised. The covariance of parameters that are not determined is
+        infinite. With a `structure`, as in bundle
         adjustment without a fixed frame of reference, the result is a pseudo-inverse
         instead, which ignores what is not determined.
         """
@@ -87,7 +89,8 @@ class RobustLeastSquaresResult(OptimizeResult):
         else:
             matrix, null_space = self._inverse(np.repeat(root, fit.residual_dim))
             # A column of tiny numbers does not determine its parameter either.
-            open_ = undetermined(null_space) | ~np.isfinite(np.diagonal(matrix))
+            open_ = undetermined(null_space, fit.jacobian_error)
+            open_ |= ~np.isfinite(np.diagonal(matrix))
             blocks = [matrix]
             rank = len(matrix) - null_space.shape[1]
         free = ~self.fixed
@@ -135,13 +138,13 @@ class RobustLeastSquaresResult(OptimizeResult):
         return blocks[0] if fit.structure is None else tuple(blocks)
 
     def _inverse(self, root: Array) -> tuple[Array, Any]:
-        J = self.jac
+        J, error = self.jac, self._fit.jacobian_error
         if isinstance(J, LinearOperator):
             J = J @ np.eye(J.shape[1])
         J = weighted_rows(root, J)
         if scipy.sparse.issparse(J):
-            return inverse_symmetric((J.T @ J).toarray(), max(J.shape))
-        return inverse_gram(J)
+            return inverse_symmetric((J.T @ J).toarray(), max(J.shape), error)
+        return inverse_gram(J, error)
 
 
 def _listed(numbers: Any) -> str:

@@ -185,7 +185,14 @@ class Run:
             "history": self.history.to_bunch(),
         }
         base = getattr(kernel, "kernel", kernel)
-        fit = Fit(kernel, base, problem.tau, model.residual_dim, model.structure)
+        fit = Fit(
+            kernel,
+            base,
+            problem.tau,
+            model.residual_dim,
+            model.structure,
+            model.jacobian_error,
+        )
         return RobustLeastSquaresResult(fields, fit)
 
     def see(self, point: Any, cost: float) -> None:

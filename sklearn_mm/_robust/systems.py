@@ -1,9 +1,9 @@
 """Damped steps of least-squares problems whose Jacobian is a single matrix.
 
-The damping is relative to a scale of each parameter: the norm of its column by default
-(Marquardt's scaling, under which steps do not depend on units), or one given by the
-user. Given scales are multiplied by the size of the problem, so that the damping has
-the same meaning: a damping of one doubles the largest diagonal entry of the normal
+The damping is relative to a scale of each parameter: by default the norm of its column,
+the largest so far if it is known, so that steps do not depend on units. Or it is given
+by the user. Given scales are multiplied by the size of the problem, so that the damping
+has the same meaning: a damping of one doubles the largest diagonal entry of the normal
 matrix in the scaled parameters.
 """
 
@@ -16,7 +16,7 @@ import scipy.linalg
 import scipy.sparse
 import scipy.sparse.linalg
 
-from sklearn_mm._solver.roles import Array, NormalSystem
+from sklearn_mm._solver.roles import Array, LargestColumns, NormalSystem
 
 _TINY = np.finfo(np.float64).tiny
 # Relative accuracy of iterative solutions, and the number of products for an estimate
@@ -24,7 +24,12 @@ _TINY = np.finfo(np.float64).tiny
 _LSMR_TOLERANCE, _POWER_ITERATIONS = 1e-12, 4
 
 
-def make_system(J: Any, r: Array, unit: Array | None = None) -> NormalSystem:
+def make_system(
+    J: Any,
+    r: Array,
+    unit: Array | None = None,
+    columns: LargestColumns | None = None,
+) -> NormalSystem:
     """The system of a dense or sparse Jacobian or LinearOperator.
 
     Parameters
@@ -35,17 +40,23 @@ def make_system(J: Any, r: Array, unit: Array | None = None) -> NormalSystem:
         Residuals.
     unit : ndarray of shape (n,) or None
         Characteristic size of each parameter; None for the inverse column norms.
+    columns : LargestColumns or None
+        Of the previous systems; updated.
     """
     if isinstance(J, scipy.sparse.linalg.LinearOperator):
         return OperatorSystem(J, r, unit)
     if scipy.sparse.issparse(J):
-        return SparseSystem(J, r, unit)
-    return DenseSystem(J, r, unit)
+        return SparseSystem(J, r, unit, columns)
+    return DenseSystem(J, r, unit, columns)
 
 
-def damping_scale(diagonal: Array, unit: Array | None) -> Array:
+def damping_scale(
+    diagonal: Array, unit: Array | None, columns: LargestColumns | None = None
+) -> Array:
     """Diagonal matrix of the damping, given the diagonal of the normal matrix."""
     if unit is None:
+        if columns is not None:
+            diagonal = columns.update(diagonal)
         # Parameters on which no residual depends are not moved.
         return np.where(diagonal > _TINY, diagonal, 1.0)
     size = float(np.max(diagonal * np.square(unit), initial=0.0))
@@ -55,18 +66,21 @@ def damping_scale(diagonal: Array, unit: Array | None) -> Array:
 class DenseSystem:
     """Damped steps from one singular value decomposition of the scaled Jacobian."""
 
-    def __init__(self, J: Array, r: Array, unit: Array | None = None) -> None:
+    def __init__(
+        self,
+        J: Array,
+        r: Array,
+        unit: Array | None = None,
+        columns: LargestColumns | None = None,
+    ) -> None:
         self.gradient = J.T @ r
-        norms = np.sqrt(np.einsum("ij,ij->j", J, J))
-        if unit is None:
-            self._scale = np.where(norms > _TINY, norms, 1.0)
-        else:
-            self._scale = np.sqrt(damping_scale(np.square(norms), unit))
+        squares = np.einsum("ij,ij->j", J, J)
+        self._scale = np.sqrt(damping_scale(squares, unit, columns))
         left, self._values, self._right = scipy.linalg.svd(
             J / self._scale, full_matrices=False, check_finite=False
         )
         # Parameters of zero columns must not be moved by rounding errors.
-        self._right[:, norms <= _TINY] = 0.0
+        self._right[:, squares <= _TINY] = 0.0
         self._coordinates = left.T @ r
 
     def damped_step(self, damping: float) -> tuple[Array, float]:
@@ -82,10 +96,16 @@ class DenseSystem:
 class SparseSystem:
     """Damped steps by a sparse factorisation of the normal matrix."""
 
-    def __init__(self, J: Any, r: Array, unit: Array | None = None) -> None:
+    def __init__(
+        self,
+        J: Any,
+        r: Array,
+        unit: Array | None = None,
+        columns: LargestColumns | None = None,
+    ) -> None:
         self.gradient = J.T @ r
         self._H = (J.T @ J).tocsc()
-        self._scale = damping_scale(self._H.diagonal(), unit)
+        self._scale = damping_scale(self._H.diagonal(), unit, columns)
 
     def damped_step(self, damping: float) -> tuple[Array, float] | None:
         """Step and predicted decrease; None if the matrix is singular."""

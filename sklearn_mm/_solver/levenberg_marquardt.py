@@ -2,10 +2,11 @@ r"""Levenberg-Marquardt steps on the upper bound of a least-squares problem.
 
 For fixed latents, the upper bound is half a sum of squares. Its Gauss-Newton model is
 damped by ``damping`` times the diagonal of the normal matrix (Marquardt's scaling:
-steps do not depend on the units of the parameters), and the step is accepted if the
-upper bound itself decreases. The damping follows Nielsen's rule: after a success it
-shrinks by a factor that depends smoothly on how well the model predicted the decrease,
-after consecutive failures, it grows by factors of 2, 4, 8, ...
+steps do not depend on the units of the parameters), or by the largest diagonal so far
+(Moré's: a parameter whose column almost vanishes at a point is damped nevertheless).
+The step is accepted if the upper bound itself decreases. The damping follows Nielsen's
+rule: after a success it shrinks by a factor that depends smoothly on how well the model
+predicted the decrease, after consecutive failures, it grows by factors of 2, 4, 8, ...
 
 A rejected step changes nothing but the damping. An accepted one is a sufficient descent
 in the sense of the paper's appendix, as required by the theory of the criteria.
@@ -14,11 +15,13 @@ References
 ----------
 K. Madsen, H. B. Nielsen, O. Tingleff, "Methods for Non-Linear Least Squares Problems",
 2nd ed., 2004, section 3.2.
+
+J. J. Moré, "The Levenberg-Marquardt Algorithm: Implementation and Theory", 1977.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -26,6 +29,7 @@ import numpy as np
 from sklearn_mm._solver.roles import (
     Array,
     Inferred,
+    LargestColumns,
     LeastSquaresProblem,
     Moved,
     NormalSystem,
@@ -50,7 +54,7 @@ class DampedStep(Proposal):
 
 @dataclass
 class LevenbergMarquardtStep:
-    """Damped Gauss-Newton step; holds the damping of a run.
+    """Damped Gauss-Newton step; holds the damping of a run and its scale.
 
     If a criterion that prescribes the effort changes it (the next level of a graduated
     scheme), the objective is a new one, and the damping is reset.
@@ -62,6 +66,7 @@ class LevenbergMarquardtStep:
     damping: float = _INITIAL_DAMPING
     growth: float = _FIRST_GROWTH  # of the damping after the next failure
     level: float = np.nan  # the effort that was prescribed last
+    columns: LargestColumns = field(default_factory=LargestColumns)
 
     def propose(
         self,
@@ -76,7 +81,7 @@ class LevenbergMarquardtStep:
         point = problem.linearized(point)
         # If the model overflows, the step is not finite and is rejected.
         with np.errstate(over="ignore", invalid="ignore"):
-            system = problem.normal_system(point, trial.latent)
+            system = problem.normal_system(point, trial.latent, self.columns)
         return self._solve(point, system)
 
     def take(

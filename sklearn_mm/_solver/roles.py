@@ -257,13 +257,27 @@ class NormalSystem(Protocol):
         """
 
 
+@dataclass
+class LargestColumns:
+    """The largest squared norm so far of each column of the Jacobians of a run."""
+
+    squares: Any = 0.0
+
+    def update(self, squares: Array) -> Array:
+        """Include the squared norms of another Jacobian."""
+        self.squares = np.maximum(self.squares, squares)
+        return self.squares
+
+
 class LeastSquaresProblem(LatentProblem, Protocol):
     """A problem whose upper bound is a sum of squares of nonlinear residuals."""
 
     def linearized(self, point: Any) -> Any:
         """The point with the Jacobian of the residuals there."""
 
-    def normal_system(self, point: Any, latent: Any) -> NormalSystem:
+    def normal_system(
+        self, point: Any, latent: Any, columns: LargestColumns
+    ) -> NormalSystem:
         """Gauss-Newton model of the upper bound."""
 
     def retract(self, point: Any, delta: Array) -> Array:

@@ -309,6 +309,28 @@ def test_rank_deficiency_is_told():
             result.covariance()
 
 
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("jac", ["2-point", "3-point", "cs"])
+def test_rank_deficiency_in_spite_of_errors_of_differences(jac, sparse):
+    t = np.linspace(0, 4, 50)
+    y = 1.6 * np.exp(-1.3 * t) + 0.5 + 0.1 * np.sin(40 * t)
+
+    def fun(x):  # only the product of x[0] and x[3] is determined
+        return x[0] * x[3] * np.exp(-x[1] * t) + x[2] - y
+
+    result = robust_least_squares(
+        fun,
+        [2.0, 1.0, 0.0, 0.7],
+        jac,
+        jac_sparsity=np.ones((50, 4)) if sparse else None,
+    )
+    with pytest.warns(ConvergenceWarning, match="all of the parameters 0, 3.*infinite"):
+        covariance = result.covariance()
+    np.testing.assert_array_equal(np.isinf(np.diag(covariance)), [1, 0, 0, 1])
+    fixed = robust_least_squares(fun, result.x, jac, fixed=[3]).covariance()
+    np.testing.assert_allclose(covariance[1:3, 1:3], fixed[1:3, 1:3], rtol=1e-3)
+
+
 def test_too_few_residuals():
     result = robust_least_squares(lambda x: x - [1.0, 2.0], [0.0, 0.0])
     with pytest.warns(ConvergenceWarning, match="cannot be estimated"):

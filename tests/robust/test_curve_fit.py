@@ -244,6 +244,9 @@ def test_models_in_single_precision():
         ({"method": "lm"}, TypeError, "only method"),
         ({"loss": "cauchy"}, TypeError, "kernel='cauchy'"),
         ({"tau": 1.0}, TypeError, "'tau'. Pass scale"),
+        ({"args": (1,)}, TypeError, "'args'. f is called with xdata"),
+        ({"structure": None}, TypeError, "'structure'. Use robust_least_squares"),
+        ({"epsfcn": 1e-8}, TypeError, "robust_curve_fit.*'epsfcn': use diff_step"),
         ({"maxfev": 2, "scale": 0.05}, RuntimeError, "not found: The maximum number"),
     ],
 )
@@ -283,12 +286,17 @@ def test_undetermined_parameters_have_infinite_variances(rng):
 
 
 @pytest.mark.filterwarnings("error:overflow")
-def test_a_column_that_vanishes():
+def test_columns_that_vanish(rng):
     x = np.linspace(0, 4, 50)
-    with pytest.warns(ConvergenceWarning, match="parameters 1.*infinite"):
-        popt, pcov = robust_curve_fit(model, x, np.zeros(50))
+    popt, _ = robust_curve_fit(model, x, np.zeros(50))
     np.testing.assert_allclose(popt[[0, 2]], 0.0, atol=1e-12)
-    assert np.isinf(pcov[1, 1]) and np.isfinite(pcov[[0, 2], [0, 2]]).all()
+
+    def faint(x, a, b, c):
+        return model(x, 1e-160 * a, b, c)
+
+    with pytest.warns(ConvergenceWarning, match="parameters 0, 1.*infinite"):
+        _, pcov = robust_curve_fit(faint, x, 1.0 + 0.1 * rng.normal(size=50))
+    assert np.isinf(pcov[:2]).all() and 0.01 < np.sqrt(pcov[2, 2]) < 0.02
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")

@@ -480,6 +480,21 @@ class TestParameters:
         with pytest.raises(ValueError, match="n_splits=5 greater than"):
             RobustRegressor(Ridge()).fit(X[:3], y[:3])
 
+    def test_splits_as_masks(self, data):
+        X, y = data
+        indices = list(KFold(3).split(X))
+        masks = [[np.isin(np.arange(300), rows) for rows in pair] for pair in indices]
+        fits = [RobustRegressor(Ridge(), cv=cv).fit(X, y) for cv in (indices, masks)]
+        np.testing.assert_array_equal(*(fit.weights_ for fit in fits))
+
+    def test_residuals_must_be_out_of_fold(self, data):
+        rows = np.arange(300)
+        with pytest.raises(ValueError, match="at least two splits, got 1"):
+            RobustRegressor(Ridge(), cv=[(rows, rows)]).fit(*data)
+        splits = [(rows, rows[:150]), (rows, rows[150:])]
+        with pytest.raises(ValueError, match="must be out of fold"):
+            RobustRegressor(Ridge(), cv=splits).fit(*data)
+
     def test_state_is_kept_on_error(self, data):
         X, y = data
         model = RobustRegressor(Ridge(), random_state=0).fit(X, y)
@@ -494,7 +509,7 @@ class TestParameters:
         model = RobustRegressor(Ridge(), random_state=0).fit(X, y, weight)
         y = np.where(weight == 0.0, 1e6, y)
         other = RobustRegressor(Ridge(), random_state=0).fit(X, y, weight)
-        np.testing.assert_array_equal(model.predict(X), other.predict(X))
+        np.testing.assert_allclose(model.predict(X), other.predict(X), rtol=1e-9)
 
     def test_seeds_make_it_reproducible(self, rng):
         X, _, y = wavy(rng, 200)
@@ -745,7 +760,9 @@ class TestGivenScale:
     def test_a_narrow_kernel_rejects_all_rows(self, rng):
         X = rng.normal(size=(100, 2))
         y = X[:, 0] + 0.1 * rng.normal(size=100)
-        model = RobustRegressor(Ridge(), tuning=1e-9, random_state=0).fit(X, y)
+        model = RobustRegressor(Ridge(), tuning=1e-9, random_state=0)
+        with pytest.warns(ConvergenceWarning, match="Increase tuning"):
+            model.fit(X, y)
         assert model.n_iter_ == 0
         np.testing.assert_allclose(model.predict(X), X[:, 0], atol=0.3)
 

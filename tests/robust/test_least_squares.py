@@ -91,6 +91,35 @@ def test_quadratic_kernel_is_least_squares(name, method):
     np.testing.assert_allclose(ours.cost, theirs.cost, rtol=1e-8, atol=1e-20)
 
 
+def brown_dennis(x):
+    t = np.arange(1, 21) / 5
+    one, two = x[0] + t * x[1] - np.exp(t), x[2] + x[3] * np.sin(t) - np.cos(t)
+    return one**2 + two**2
+
+
+def penalty(x):
+    return np.append(np.sqrt(1e-5) * (x - 1), x @ x - 0.25)
+
+
+@pytest.mark.parametrize(
+    ("fun", "x0"), [(brown_dennis, [25.0, 5, -5, -1]), (penalty, np.arange(1.0, 11.0))]
+)
+@pytest.mark.parametrize("sparse", [False, True])
+def test_columns_that_almost_vanish(fun, x0, sparse):
+    """Where a column is tiny, its parameter must not be free to go anywhere.
+
+    With the scale of the current columns, both problems (numbers 16 and 23 of Moré,
+    Garbow and Hillstrom) take more than a thousand evaluations.
+    """
+    pattern = np.ones((len(fun(np.array(x0))), len(x0))) if sparse else None
+    ours = robust_least_squares(
+        fun, x0, "3-point", kernel="quadratic", max_nfev=150, jac_sparsity=pattern
+    )
+    theirs = least_squares(fun, x0, "3-point", method="lm", x_scale="jac")
+    assert ours.success
+    np.testing.assert_allclose(ours.cost, theirs.cost, rtol=1e-4)
+
+
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("name", CLASSIC)
 @pytest.mark.parametrize("tau", [0.5, 1.5])
@@ -332,6 +361,7 @@ def two_groups(seed=0):
 def test_structure_agrees_with_dense(method):
     fun, jac, structure, x0 = two_groups()
     kwargs = {"tau": 0.3, "criterion": method, "max_nfev": 12, "eta": 0.5}
+    kwargs["x_scale"] = 1.0  # by default, only dense systems know previous columns
 
     def dense_jac(x):
         return structure.to_sparse(*jac(x)).toarray()

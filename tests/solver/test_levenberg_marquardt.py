@@ -168,8 +168,8 @@ def test_singular_systems_are_damped_not_fatal():
 
 def test_a_system_without_solution_is_a_rejected_step():
     class Unsolvable(HalfQuadraticProblem):
-        def normal_system(self, point, latent):
-            system = super().normal_system(point, latent)
+        def normal_system(self, point, latent, columns):
+            system = super().normal_system(point, latent, columns)
             system.damped_step = lambda damping: None
             return system
 
@@ -204,7 +204,7 @@ class Scripted:
     def linearized(self, point):
         return point
 
-    def normal_system(self, point, latent):
+    def normal_system(self, point, latent, columns):
         return self
 
     def damped_step(self, damping):

@@ -45,7 +45,13 @@ class OutOfFold:
 
 
 def partition(splits: Sequence[Split], n_samples: int) -> Sequence[Split]:
-    """Return the splits if each row is predicted exactly once, or raise an error."""
+    """Return the splits if each row is predicted exactly once, or raise an error.
+
+    Rows may be given by masks. No split may fit the rows that it predicts.
+    """
+    splits = [(_indices(fit), _indices(predict)) for fit, predict in splits]
+    if len(splits) < 2:
+        raise ValueError(f"cv must have at least two splits, got {len(splits)}.")
     predicted = np.concatenate([predict for _, predict in splits])
     if not np.array_equal(np.sort(predicted), np.arange(n_samples)):
         raise ValueError(
@@ -53,7 +59,17 @@ def partition(splits: Sequence[Split], n_samples: int) -> Sequence[Split]:
             "one split, as with KFold. For groups, pass a list of splits: "
             "list(GroupKFold().split(X, y, groups))."
         )
+    if any(np.isin(fit, predict).any() for fit, predict in splits):
+        raise ValueError(
+            "cv must not have the same rows in the training set and the test set of a "
+            "split: residuals must be out of fold."
+        )
     return splits
+
+
+def _indices(rows: Any) -> NDArray[np.intp]:
+    rows = np.asarray(rows)
+    return np.flatnonzero(rows) if rows.dtype == bool else rows
 
 
 def halves(splits: Sequence[Split]) -> Sequence[Split]:

@@ -338,6 +338,12 @@ class RobustRegressor(
                 "to their predictions in units of the given scale. It may be too "
                 "small, or in other units than y. Pass scale='auto' to estimate it."
             )
+        elif self.n_iter_ == 0:
+            warn_user(
+                f"All residuals are so large compared with tuning={width:g} that their "
+                "weights are zero. The plain fit is kept. Increase tuning, or pass "
+                "tuning=None."
+            )
         for name in ("n_features_in_", "feature_names_in_"):
             if hasattr(fitted, name):
                 setattr(self, name, getattr(fitted, name))
