@@ -282,7 +282,7 @@ def _is_exact(sums: Array, model: LinearResidual) -> bool:
     weight, second, left = sums[[1, 6, 7]]
     offset = np.abs(model.centre / model.spread)
     size = np.sqrt(second) + np.sqrt(weight) * offset
-    return bool(np.any(np.sqrt(left) <= _ROUNDING * size))
+    return bool(np.any((weight > 0.0) & (np.sqrt(left) <= _ROUNDING * size)))
 
 
 def _to_users(frame: Frame) -> Array:
