@@ -212,7 +212,7 @@ class RobustFitDisplay:
             raise ValueError("y must be passed to show residuals, got None.")
         check_consistent_length(X, y)
         y_true = check_array(y, ensure_2d=False, dtype=np.float64, input_name="y")
-        y_pred = estimator.predict(X)
+        y_pred = np.asarray(estimator.predict(X))  # of a Dask array, too
         if y_true.size != np.size(y_pred):
             raise ValueError(
                 f"y has shape {y_true.shape}, but the predictions have shape "
@@ -409,7 +409,7 @@ def _leverages(estimator: Any, model: Any, X: Any) -> dict[str, Any]:
     if isinstance(estimator, Pipeline) and len(estimator) > 1:
         X = estimator[:-1].transform(X)
     leverage, mean = model._leverages(X)
-    return {"leverage": leverage, "high_leverage": _HIGH * mean}
+    return {"leverage": np.asarray(leverage), "high_leverage": _HIGH * mean}
 
 
 def _one_feature(estimator: Any, X: Any, y_pred: Any) -> dict[str, Any]:

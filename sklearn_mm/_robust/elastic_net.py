@@ -138,11 +138,13 @@ def _by_rows(
             coef[:, k],
             frame.fit_intercept,
         )
-    # Offsets refer to residuals, and to columns centred at the mean of the frame.
-    change = frame.pack(new - coef, offsets - frame.mean @ (new - coef))
+    # The coefficients are replaced rather than changed: zeros have to be exact.
+    theta = point.theta.reshape(model.shape).copy()
+    theta[: len(new)] = new * frame.scale[:, None]
+    theta[len(new) :] += offsets  # of columns that are centred
     moved = A @ (new - coef) + offsets
     half = point.residual - 0.5 * moved
-    return point.theta + change, float(np.einsum("i,ij,ij->", weights, moved, half))
+    return theta.ravel(), float(np.einsum("i,ij,ij->", weights, moved, half))
 
 
 def _by_gram(

@@ -65,6 +65,8 @@ class Inference:
         Number of rows, counted by their sample weights.
     robust_r2 : ndarray of shape (n_outputs,)
         Proportion of the variance that is explained.
+    cov_type : {"nonrobust", "HC3"}
+        Kind of covariance.
     parts : tuple of Covariance or None
         The covariance of theta for each output, if available.
     distance : ndarray of shape (q, q) or None
@@ -82,6 +84,7 @@ class Inference:
     unit: Array
     n_rows: float
     robust_r2: Array
+    cov_type: str
     parts: tuple[Covariance, ...] | None = None
     distance: Array | None = None
     n_open: int = 0
@@ -93,6 +96,13 @@ class Inference:
         """Degrees of freedom of the t distribution, for each output."""
         assert self.parts is not None
         return np.array([part.freedom for part in self.parts])
+
+    @property
+    def interpolates(self) -> bool:
+        """Whether residuals are zero for want of degrees of freedom."""
+        if self.parts is None:
+            return False
+        return self.exact and not bool(np.any(self.freedom > 0.0))
 
     def covariance(self) -> Array | None:
         """Covariances of the user's coefficients, (n_outputs, q, q).
@@ -219,6 +229,7 @@ def infer(
         unit=unit,
         n_rows=n_rows,
         robust_r2=corrected_r2(left, about_mean, kernel, width),
+        cov_type=cov_type,
         parts=tuple(parts) if parts else None,
         distance=distance,
         n_open=_n_undetermined(model, parts),
@@ -271,7 +282,7 @@ def _is_exact(sums: Array, model: LinearResidual) -> bool:
     weight, second, left = sums[[1, 6, 7]]
     offset = np.abs(model.centre / model.spread)
     size = np.sqrt(second) + np.sqrt(weight) * offset
-    return bool(np.any(np.sqrt(left) <= _ROUNDING * size))
+    return bool(np.any((weight > 0.0) & (np.sqrt(left) <= _ROUNDING * size)))
 
 
 def _to_users(frame: Frame) -> Array:

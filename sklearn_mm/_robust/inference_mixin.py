@@ -40,6 +40,7 @@ class InferenceMixin:
     scale_: Any
     _inference: Inference
     _fitted_kernel: tuple[Kernel, float]  # and its width in noise scales
+    _fitted_criterion: str
 
     def conf_int(self, level: float = 0.95) -> Array:
         """Compute confidence intervals of the coefficients.
@@ -317,10 +318,12 @@ class InferenceMixin:
         inference = self._inference
         if inference.parts is None:
             raise ValueError(f"{inference.reason} There are no leverages.")
+        part = inference.parts[0]
+        if not part.n_rows > 0.0:
+            raise ValueError("No training row has weight. There are no leverages.")
         rows = Rows.of(
             validate_rows(self, X, reset=False), self.chunk_size, self.n_jobs
         )
-        part = inference.parts[0]
         return inference.leverages(rows), part.n_parameters / part.n_rows
 
     def _weigh(self, residual: Array) -> tuple[Array, Any]:

@@ -229,14 +229,16 @@ def _facts(model: Any, inference: Inference, level: float) -> list[tuple[str, st
         ("Noise scale", _list(model.scale_)),
         ("Robust R²", _r2(inference)),
         ("Kernel", kernel.name or type(kernel).__name__),
-        ("Criterion", f"{_name(model.criterion)}, {model.n_iter_} iterations"),
+        ("Criterion", f"{model._fitted_criterion}, {model.n_iter_} iterations"),
         ("Certificate", f"objective in [{lower:.6g}, {upper:.6g}]"),
     ]
+    if inference.interpolates:  # all residuals are zero, whatever the noise
+        del facts[1:3]
     if inference.parts is not None:
         facts.append(
             (
                 "Covariance",
-                f"{model.cov_type}, {_list(inference.freedom)} degrees of freedom",
+                f"{inference.cov_type}, {_list(inference.freedom)} degrees of freedom",
             )
         )
         if not inference.reason and np.any(inference.freedom > 0.0):
@@ -259,10 +261,6 @@ def _r2(inference: Inference) -> str:
 
 def _list(values: Any) -> str:
     return ", ".join(f"{value:.4g}" for value in np.atleast_1d(values))
-
-
-def _name(thing: Any) -> str:
-    return thing if isinstance(thing, str) else type(thing).__name__
 
 
 def _text(column: str, value: float) -> str:

@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.sparse import csr_array
-from sklearn.exceptions import NotFittedError
+from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.linear_model import LinearRegression
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
@@ -206,6 +206,20 @@ def test_best_estimator_of_a_search(pyplot, line, kind):
     assert_allclose(drawn.y_pred, search.predict(X))
 
 
+@pytest.mark.parametrize("kind", ["residuals", "influence"])
+def test_dask_arrays(pyplot, contaminated, robust, kind):
+    da = pytest.importorskip("dask.array")
+    X, y = contaminated
+    expected = RobustFitDisplay.from_estimator(robust, X, y, kind=kind)
+    blocks = da.from_array(X, chunks=(40, -1)), da.from_array(y, chunks=40)
+    display = RobustFitDisplay.from_estimator(robust, *blocks, kind=kind)
+    assert_allclose(display.y_pred, expected.y_pred)
+    assert_allclose(display.weights, expected.weights)
+    assert n_points(display.outliers_) == n_points(expected.outliers_)
+    if kind == "influence":
+        assert_allclose(display.leverage, expected.leverage)
+
+
 class TestInfluence:
     def test_axes(self, pyplot, contaminated, robust):
         X, y = contaminated
@@ -237,3 +251,12 @@ class TestInfluence:
         display = RobustFitDisplay.from_estimator(model, X, y)
         with pytest.raises(ValueError, match="requires leverages"):
             display.plot(kind="influence")
+
+    def test_no_row_has_weight(self, pyplot, contaminated):
+        X, y = contaminated
+        model = HalfQuadraticRobustRegressor(scale=1e-9, random_state=0)
+        with pytest.warns(ConvergenceWarning, match="close to the fitted plane"):
+            model.fit(X, y)
+        with pytest.raises(ValueError, match="No training row has weight"):
+            RobustFitDisplay.from_estimator(model, X, y, kind="influence")
+        assert "Noise scale: 1e-09" in str(model.summary())

@@ -110,6 +110,18 @@ class TestCertificates:
         # It is the minimiser: a step from there on gains nothing.
         assert minimize_bound(model, found, weight)[1] <= 1e-8 * bound(found)
 
+    @pytest.mark.parametrize("p", [30, 300])
+    def test_zeros_are_exact(self, rng, p):
+        """Whatever the coefficients were: 0.1 + (0 - 0.1) may be rounded."""
+        X, _, y = sample(rng, 60, p)
+        X *= rng.uniform(0.1, 10.0, size=p)
+        rows = Rows.of(X)
+        model = Scaling.of(rows, y, np.ones(60), 1.0, True, "").model(rows, y, 0.5, 9.0)
+        theta, _ = minimize_bound(model, model.at(rng.normal(size=p + 1)), np.ones(60))
+        sizes = np.abs(model.frame.unpack(theta)[0])
+        assert 0 < np.count_nonzero(sizes) < 0.8 * p
+        assert sizes[sizes > 0.0].min() > 1e-9
+
 
 class TestManyColumns:
     @pytest.mark.parametrize("seed", [0, 1])

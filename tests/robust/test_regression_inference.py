@@ -76,6 +76,16 @@ class TestLeastSquares:
         model = regressor(kernel="quadratic", cov_type="HC3").fit(X, y)
         np.testing.assert_allclose(model.covariance_, ols.cov_HC3, rtol=1e-8)
 
+    def test_inverse_variances_as_weights(self, rng):
+        """With a mean of one, they give the intervals of weighted least squares."""
+        sm = pytest.importorskip("statsmodels.api")
+        X, _, y = sample(rng)
+        weight = rng.uniform(0.1, 3.0, size=len(y))
+        weight /= weight.mean()
+        wls = sm.WLS(y, np.column_stack([X, np.ones(len(X))]), weight).fit()
+        model = regressor(kernel="quadratic").fit(X, y, sample_weight=weight)
+        np.testing.assert_allclose(model.conf_int(), wls.conf_int(), rtol=1e-8)
+
     @pytest.mark.parametrize("kernel", ["quadratic", "tukey", "cauchy"])
     def test_the_only_row_of_a_category(self, rng, kernel):
         """Its residual is zero, which does not mean that it has no noise."""
@@ -408,8 +418,8 @@ class TestWhatCannotBeTold:
         summary = model.summary()
         assert "cannot be estimated" in str(summary)
         assert summary.columns == ("estimate",)  # and nothing that is infinite
-        assert "inf" not in str(summary)
-        assert "Intervals" not in str(summary)
+        for part in ("inf", "Intervals", "Noise scale", "R²"):
+            assert part not in str(summary)
 
     def test_penalty(self, rng):
         X, _, y = sample(rng)
@@ -608,8 +618,11 @@ def test_parameters_set_after_the_fit_do_not_change_it(rng):
     X = rng.normal(size=(60, 2))
     y = X @ [1.0, 2.0] + 0.1 * rng.normal(size=60)
     model = HalfQuadraticRobustRegressor("tukey", random_state=0).fit(X, y)
+    assert "nonrobust" in str(model.summary())
+    assert "regemm" in str(model.summary())
     found = model.conf_int(), model.confidence(X, y), str(model.summary())
     model.set_params(fit_intercept=False, kernel="huber", tuning=1.0)
+    model.set_params(cov_type="HC3", criterion="fixed")
     again = model.conf_int(), model.confidence(X, y), str(model.summary())
     assert_array_equal(found[0], again[0])
     assert_array_equal(found[1], again[1])
