@@ -422,7 +422,7 @@ class HalfQuadraticRobustRegressor(
         weight, unit_weight = unit_weights(sample_weight, X)
         rows = Rows.of(X, self.chunk_size, self.n_jobs)
         given = y, weight
-        y, weight = rows.place(y), rows.place(weight)
+        y, weight = rows.keep(rows.place(y)), rows.keep(rows.place(weight))
         scaling = Scaling.of(
             rows, y, weight, unit_weight, self.fit_intercept, type(self).__name__
         )

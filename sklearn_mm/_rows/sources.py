@@ -272,7 +272,10 @@ def target_source(X: LazyRows, y: Any, in_batches: bool) -> Any:
     """Targets as training reads them: a few at a time, or where the rows are."""
     if in_batches:
         return DaskTargets(y) if is_dask(y) else y
-    return X.in_blocks().place(y) if isinstance(X, DaskRows) else y
+    if not isinstance(X, DaskRows):
+        return y
+    rows = X.in_blocks()
+    return rows.keep(rows.place(y))
 
 
 @dataclass(frozen=True)
