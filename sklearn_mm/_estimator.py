@@ -14,12 +14,14 @@ from numbers import Integral
 from types import FrameType
 from typing import Any, Self, TypeVar, cast
 
+from sklearn.base import is_classifier
 from sklearn.exceptions import ConvergenceWarning, InconsistentVersionWarning
 from sklearn.utils import Bunch
 from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
 
 import sklearn_mm  # for the version, which is set after this module is imported
 from sklearn_mm._rows.sources import is_dask
+from sklearn_mm._rows.statistics import score_in_blocks
 from sklearn_mm._rows.workers import kept_threads, one_scipy_thread
 from sklearn_mm._solver.loop import Monitor, Status
 
@@ -114,6 +116,35 @@ class PersistentMixin:
         if isinstance(state.get("history_"), dict):
             state["history_"] = Bunch(**state["history_"])
         super().__setstate__(state)  # type: ignore[misc]
+
+
+class ScoreMixin:
+    """Mixin for scores of Dask arrays, of which only sums are gathered."""
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Score the predictions for the given rows.
+
+        Parameters
+        ----------
+        X : {array-like, sparse matrix} of shape (n_samples, n_features)
+            Data.
+
+        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
+            True targets.
+
+        sample_weight : array-like of shape (n_samples,), default=None
+            Weight of each row.
+
+        Returns
+        -------
+        score : float
+            R² of a regressor (the mean of its outputs), accuracy of a classifier.
+        """
+        if not hasattr(X, "__dask_graph__"):
+            score: float = super().score(X, y, sample_weight)  # type: ignore[misc]
+            return score
+        predicted = self.predict(X)  # type: ignore[attr-defined]
+        return score_in_blocks(y, predicted, sample_weight, is_classifier(self))
 
 
 _VERSION_KEY = "_sklearn_mm_version"

@@ -223,11 +223,11 @@ class BaseContrastiveHebbian(
         criterion = criterion_of(self)
         raw = (X, y)
         X, Y, weight = self._validate_targets(X, y, sample_weight, reset=fresh)
-        kept = weight > 0
         lazy = isinstance(X, LazyRows)
         if isinstance(X, DaskRows):
             X.in_blocks().check_finite(type(self).__name__)
-        if not (lazy or kept.all()):  # rows without weight would thin out mini-batches
+        if not lazy and not np.all(kept := weight > 0):
+            # Rows without weight would thin out mini-batches.
             X, Y, weight = X[kept], Y[kept], weight[kept]
         batch_size = batch_size_of(self, criterion, X.shape[0])
         random_state = check_random_state(self.random_state)

@@ -155,7 +155,7 @@ class EpochOnBlocks:
         targets = problem.Y.array
         if isinstance(targets, DaskTargets):
             targets = targets.array
-        Y = replace(problem.Y, array=rows.place(targets))
+        Y = replace(problem.Y, array=rows.keep(rows.place(targets)))
         columns = (Y, rows.place(problem.sample_weight))
         return cls(trainer, problem, monitor, random_state, rows, columns)
 

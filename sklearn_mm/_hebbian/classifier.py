@@ -19,7 +19,7 @@ from sklearn.utils.multiclass import (
 )
 from sklearn.utils.validation import check_is_fitted
 
-from sklearn_mm._estimator import keep_state_on_error
+from sklearn_mm._estimator import ScoreMixin, keep_state_on_error
 from sklearn_mm._hebbian.base import BaseContrastiveHebbian
 from sklearn_mm._hebbian.documentation import ATTRIBUTES, NOTES, PARAMETERS
 from sklearn_mm._hebbian.outcome import compared_rows, warn_below_majority
@@ -30,7 +30,7 @@ from sklearn_mm._rows.validation import validate_rows
 from sklearn_mm.losses import LogLoss, softmax
 
 
-class ContrastiveHebbianClassifier(ClassifierMixin, BaseContrastiveHebbian):
+class ContrastiveHebbianClassifier(ScoreMixin, ClassifierMixin, BaseContrastiveHebbian):
     __doc__ = f"""Contrastive Hebbian classifier with a layered convex energy.
 
     By default, the network is trained with cross-entropy, and the softmax of its

@@ -8,7 +8,7 @@ from sklearn.metrics import r2_score
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
-from sklearn_mm._estimator import keep_state_on_error
+from sklearn_mm._estimator import ScoreMixin, keep_state_on_error
 from sklearn_mm._hebbian.base import BaseContrastiveHebbian
 from sklearn_mm._hebbian.documentation import ATTRIBUTES, NOTES, PARAMETERS
 from sklearn_mm._hebbian.settings import supports_partial_fit
@@ -20,7 +20,7 @@ from sklearn_mm.losses import Huber, LogLoss
 
 
 class ContrastiveHebbianRegressor(
-    MultiOutputMixin, RegressorMixin, BaseContrastiveHebbian
+    ScoreMixin, MultiOutputMixin, RegressorMixin, BaseContrastiveHebbian
 ):
     __doc__ = f"""Contrastive Hebbian regressor with a layered convex energy.
 

@@ -23,6 +23,7 @@ from sklearn_mm._estimator import (
     DocumentedMixin,
     FitMonitor,
     PersistentMixin,
+    ScoreMixin,
     criterion_options,
     keep_state_on_error,
     warn_unless_converged,
@@ -70,6 +71,7 @@ class HalfQuadraticRobustRegressor(
     DocumentedMixin,
     PersistentMixin,
     CallbackSupportMixin,
+    ScoreMixin,
     MultiOutputMixin,
     RegressorMixin,
     BaseEstimator,
@@ -287,7 +289,9 @@ class HalfQuadraticRobustRegressor(
     columns. Computations take place on the workers that hold the blocks of X, and only
     sums are transferred. `weights_` and `inlier_mask_` are then Dask arrays, which are
     computed when they are read, and omitted when the model is pickled or copied.
-    Persist X and y first if they fit in the memory of the workers.
+    Persist X and y first if they fit in the memory of the workers. The partitions of a
+    frame are converted in each pass over the rows; to convert them once, pass
+    ``frame.to_dask_array(lengths=True).persist()``.
 
     References
     ----------
@@ -419,7 +423,7 @@ class HalfQuadraticRobustRegressor(
         weight, unit_weight = unit_weights(sample_weight, X)
         rows = Rows.of(X, self.chunk_size, self.n_jobs)
         given = y, weight
-        y, weight = rows.place(y), rows.place(weight)
+        y, weight = rows.keep(rows.place(y)), rows.keep(rows.place(weight))
         scaling = Scaling.of(
             rows, y, weight, unit_weight, self.fit_intercept, type(self).__name__
         )

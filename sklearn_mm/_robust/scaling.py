@@ -25,7 +25,12 @@ from sklearn_mm._robust.linear import (
     cache_blocks,
     columns_times,
 )
-from sklearn_mm._rows.ranks import MedianAndSpread, first_counts, median
+from sklearn_mm._rows.ranks import (
+    MedianAndSpread,
+    first_counts,
+    largest_size,
+    median,
+)
 from sklearn_mm._rows.statistics import weighted_median
 from sklearn_mm._rows.table import Column, Rows, SumOver
 from sklearn_mm._rows.validation import check_size
@@ -197,6 +202,8 @@ class _PlacedUnits:
                 args = (k, centre[k])
                 middle = max(self.rows.beside.map(_largest, *columns, args=args))
             spread[k] = middle if middle > 0 else 1.0
+            largest = largest_size(self.counted[k])
+            check_size("The largest value of y", largest, smallest=0.0)
         return centre, spread
 
 

@@ -170,10 +170,18 @@ def _blocks(work: Work, inputs: tuple[Any, ...]) -> Iterator[_Block]:
     opens = work.opens
     for chunk, place, leaves, own in work.parts:
         rows = None
+        values = tuple(np.asarray(leaf.value(inputs)) for leaf in leaves)
         if opens:
             assert place is not None
             rows = _dense(place.value(inputs)).astype(work.dtype, copy=False)
-        yield _Block(chunk, rows, tuple(leaf.value(inputs) for leaf in leaves), own)
+        n_rows = chunk.stop - chunk.start
+        for array in (*values, *([] if rows is None else [rows])):
+            if len(array) != n_rows:
+                raise ValueError(
+                    f"A block of a Dask array has {len(array)} rows, but {n_rows} by "
+                    "the array's chunks. Call compute_chunk_sizes() to correct them."
+                )
+        yield _Block(chunk, rows, values, own)
 
 
 def _dense(block: Any) -> Array:

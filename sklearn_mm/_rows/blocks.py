@@ -38,7 +38,7 @@ from sklearn_mm._rows.block_tasks import (
     total_of_blocks,
     value_of_block,
 )
-from sklearn_mm._rows.groups import Groups, delayed_blocks, groups_of
+from sklearn_mm._rows.groups import Groups, delayed_blocks, groups_of, is_held
 from sklearn_mm._rows.table import RowNumbers, SumOver
 from sklearn_mm._solver.roles import Array, Indices
 
@@ -100,8 +100,7 @@ class BlockRows:
             self.beside = BlockRows(X, blocks, groups, False, self._kept)
         # If the workers hold the blocks, every task names its own, even if it does not
         # need it: the scheduler then leaves the block and the columns where they are.
-        futures = (block.dask.get(block.key) for block in blocks)
-        self.held: bool = all(hasattr(value, "result") for value in futures)
+        self.held: bool = all(map(is_held, blocks))
 
     # Columns
 
@@ -141,8 +140,16 @@ class BlockRows:
         """
         return BlockColumn(function, columns, args, self._reads_rows)
 
-    def keep(self, column: BlockColumn) -> BlockColumn:
-        """Mark a column to be computed once, with the next sum that needs it."""
+    def keep(self, column: Any) -> Any:
+        """Mark a column to be computed once, with the next sum that needs it.
+
+        A column of a Dask array that has not been persisted is no exception.
+        """
+        if not isinstance(column, BlockColumn):  # a constant
+            return column
+        if column.parts is not None and not all(is_held(p) for p, _ in column.parts):
+            parts, column.parts = column.parts, None
+            column.function, column.columns = _same, (BlockColumn(parts=parts),)
         column.wanted = column.parts is None
         return column
 
@@ -473,8 +480,11 @@ def _wait(persisted: Any) -> None:
 # Tasks on rows
 
 
-def _same(column: Array) -> Array:
-    return column
+def _same(column: Array, out: Array | None = None) -> Array:
+    if out is None:
+        return column
+    np.copyto(out, column)
+    return out
 
 
 def _take(*arrays: Any) -> tuple[Any, ...]:

@@ -32,6 +32,11 @@ def delayed_blocks(array: Any) -> list[Any]:
     return list(array.to_delayed(optimize_graph=not held).ravel())
 
 
+def is_held(block: Any) -> bool:
+    """Whether a worker has the value of a delayed object, or is to have it."""
+    return hasattr(block.dask.get(block.key), "result")
+
+
 def groups_of(blocks: list[Any], n_bytes: list[int]) -> Groups:
     """Numbers of the blocks of each task, in order.
 

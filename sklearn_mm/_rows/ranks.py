@@ -276,6 +276,13 @@ def _bin_borders(keys: Array) -> tuple[Array, Array]:
     return _numbers(keys << shift), _numbers(((keys + 1) << shift) - 1)
 
 
+def largest_size(counted: tuple[Histogram, ...]) -> float:
+    """Largest absolute value, to the digits of the first counts."""
+    (found,) = counted
+    low, high = _bin_borders(np.array([found.low, found.high]))
+    return float(max(low[1], -high[0], 0.0))
+
+
 def _median_targets(total: float) -> list[_Target]:
     """The rows between which the median lies, which differ if the mass splits."""
     return [

@@ -25,6 +25,8 @@ from sklearn_mm._solver.roles import Array
 
 # Rows read at a time when a few are gathered from everywhere.
 _GATHERED_ENTRIES = 4_000_000
+# Kinds of dtypes that are numbers.
+_NUMBERS = "fiub"
 
 
 def is_lazy(X: Any) -> bool:
@@ -39,7 +41,7 @@ def is_lazy(X: Any) -> bool:
 
 
 def _is_number(X: Any) -> bool:
-    return isinstance(X.dtype, np.dtype) and X.dtype.kind in "fiub"
+    return isinstance(X.dtype, np.dtype) and X.dtype.kind in _NUMBERS
 
 
 def is_dask(X: Any) -> bool:
@@ -52,14 +54,31 @@ def in_memory(values: Any) -> Any:
     return values.compute() if is_dask(values) else values
 
 
-def arrays_of_frames(X: Any) -> tuple[Any, Any]:
+def arrays_of_frames(X: Any, numeric: bool = True) -> tuple[Any, Any]:
     """A Dask data frame or series as an array, and the frame's empty rows for names.
 
-    Lengths of partitions are computed, which an array needs to know.
+    Lengths of partitions are computed, which an array needs to know. Truth values
+    beside numbers, and types that NumPy does not have, would make arrays of objects:
+    they are converted, to floats unless they are labels.
     """
     if not hasattr(X, "to_dask_array"):
         return X, None
-    return X.to_dask_array(lengths=True), getattr(X, "_meta", None)
+    empty = X._meta
+    types = np.atleast_1d(empty.dtypes)
+    if not all(isinstance(t, np.dtype) for t in types) or empty.values.dtype == object:
+        number: Any = np.float64
+        if not numeric:
+            number = getattr(types[0], "numpy_dtype", object)
+        if np.dtype(number).kind in _NUMBERS:
+            X = X.astype(number)
+    return X.to_dask_array(lengths=True), empty
+
+
+def numbers_of(name: str, values: Any) -> Any:
+    """A Dask array in a type of numbers, as scikit-learn would convert it."""
+    if values.dtype.kind == "c":
+        raise ValueError(f"Complex data not supported: {name} is complex.")
+    return values if values.dtype.kind in _NUMBERS else values.astype(np.float64)
 
 
 def check_lengths(name: str, values: Any, n_rows: int) -> None:
@@ -253,7 +272,10 @@ def target_source(X: LazyRows, y: Any, in_batches: bool) -> Any:
     """Targets as training reads them: a few at a time, or where the rows are."""
     if in_batches:
         return DaskTargets(y) if is_dask(y) else y
-    return X.in_blocks().place(y) if isinstance(X, DaskRows) else y
+    if not isinstance(X, DaskRows):
+        return y
+    rows = X.in_blocks()
+    return rows.keep(rows.place(y))
 
 
 @dataclass(frozen=True)

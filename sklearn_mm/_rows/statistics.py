@@ -7,7 +7,14 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import _check_sample_weight
 
-from sklearn_mm._rows.sources import DaskRows, check_lengths, in_memory, is_dask
+from sklearn_mm._rows.sources import (
+    DaskRows,
+    arrays_of_frames,
+    check_lengths,
+    in_memory,
+    is_dask,
+    numbers_of,
+)
 from sklearn_mm._solver.roles import Array
 
 
@@ -34,6 +41,7 @@ def unit_weights(sample_weight: Any, X: Any) -> tuple[Any, float]:
     """
     if sample_weight is None:  # ones that take no memory
         return np.broadcast_to(1.0, X.shape[0]), 1.0
+    sample_weight = arrays_of_frames(sample_weight)[0]
     if is_dask(sample_weight) and isinstance(X, DaskRows):
         return _weights_in_blocks(sample_weight, X)
     sample_weight = in_memory(sample_weight)
@@ -53,6 +61,7 @@ def _weights_in_blocks(sample_weight: Any, X: Any) -> tuple[Any, float]:
     check_lengths("sample_weight", sample_weight, X.shape[0])
     if sample_weight.ndim != 1:
         raise ValueError("Sample weights must be 1D array or scalar")
+    sample_weight = numbers_of("sample_weight", sample_weight)
     low, high = map(float, dask.compute(sample_weight.min(), sample_weight.max()))
     if not np.isfinite(low + high):
         raise ValueError("Input sample_weight contains NaN or infinity.")
@@ -96,6 +105,53 @@ def labels_in_blocks(X: Any, y: Any) -> Array:
     """Distinct labels in a Dask array."""
     rows = X.in_blocks()
     labels: Array = np.unique(
-        np.concatenate(list(rows.beside.map(np.unique, rows.place(y))))
+        np.concatenate(list(rows.beside.map(_distinct, rows.place(y))))
     )
     return labels
+
+
+def _distinct(labels: Array) -> Array:
+    try:
+        return np.unique(labels)
+    except TypeError as error:
+        raise ValueError(
+            "The labels in y cannot be put in order, since some are missing or of "
+            f"different types: {error}."
+        ) from error
+
+
+def score_in_blocks(
+    y: Any, predicted: Any, sample_weight: Any, of_labels: bool
+) -> float:
+    """Accuracy, or R² averaged over outputs, of predictions in a Dask array."""
+    import dask
+    import dask.array as da
+
+    n_rows, chunks = predicted.shape[0], predicted.chunks[0]
+    y = da.asarray(arrays_of_frames(y, not of_labels)[0])
+    check_lengths("y", y, n_rows)
+    if np.prod(y.shape[1:]) != np.prod(predicted.shape[1:]):
+        raise ValueError(
+            f"y has shape {y.shape}, but predictions have shape {predicted.shape}."
+        )
+    y = y.reshape(predicted.shape).rechunk({0: chunks})
+    weight = da.ones(n_rows, chunks=chunks)
+    if sample_weight is not None:
+        weight = da.asarray(arrays_of_frames(sample_weight)[0])
+        check_lengths("sample_weight", weight, n_rows)
+
+    def mean(values: Any) -> Any:
+        return da.dot(weight, values) / weight.sum()
+
+    if of_labels:
+        return float(mean(y == predicted).compute())
+    y = y.astype(np.float64)
+    errors, spread = dask.compute(
+        mean(da.square(y - predicted)), mean(da.square(y - mean(y)))
+    )
+    if not np.isfinite(spread).all():
+        raise ValueError("Input y contains NaN, infinity or a value too large.")
+    errors, spread = np.atleast_1d(errors), np.atleast_1d(spread)
+    constant = np.where(errors > 0.0, 0.0, 1.0)  # as in scikit-learn
+    left = np.divide(errors, spread, out=1.0 - constant, where=spread > 0.0)
+    return float(np.mean(1.0 - left))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from sklearn.utils import assert_all_finite
+from sklearn.utils import assert_all_finite, check_array
 from sklearn.utils.validation import (
     _check_feature_names,
     _check_n_features,
@@ -18,6 +18,7 @@ from sklearn_mm._rows.sources import (
     is_dask,
     is_lazy,
     lazy_rows,
+    numbers_of,
 )
 
 # Common limit on sizes: for numbers within it, their squares, the squares of quotients,
@@ -45,8 +46,13 @@ def validate_rows(estimator, X, y="no_validation", *, reset=True, **kwargs):
     whose rows are checked when they are read. All others are passed to scikit-learn's
     `validate_data` with the same parameters.
     """
+    numeric = kwargs.get("y_numeric", False)
     X, names = arrays_of_frames(X)
-    y = arrays_of_frames(y)[0]
+    y = arrays_of_frames(y, numeric)[0]
+    if is_dask(X):
+        one = np.zeros((1,) * X.ndim)
+        check_array(one, estimator=estimator)  # that there are two dimensions
+        X = numbers_of("X", X)
     if not is_lazy(X):
         y = np.asarray(y) if is_dask(y) else y
         checked = validate_data(
@@ -58,7 +64,7 @@ def validate_rows(estimator, X, y="no_validation", *, reset=True, **kwargs):
             reset=reset,
             **kwargs,
         )
-        if not kwargs.get("y_numeric"):
+        if not numeric:
             return checked
         return checked[0], _check_targets(checked[1])
     rows = lazy_rows(X)
@@ -77,7 +83,6 @@ def validate_rows(estimator, X, y="no_validation", *, reset=True, **kwargs):
     if isinstance(y, str):
         return rows
     if is_dask(y) and isinstance(rows, DaskRows):
-        numeric = kwargs.get("y_numeric", False)
         y = _check_blocks(y, rows, numeric)
         if numeric and not reset:
             blocks = rows.in_blocks()
@@ -87,7 +92,7 @@ def validate_rows(estimator, X, y="no_validation", *, reset=True, **kwargs):
         y = np.asarray(y)
     y = validate_data(estimator, y=y, **kwargs)
     check_consistent_length(rows, y)
-    return rows, _check_targets(y) if kwargs.get("y_numeric") else y
+    return rows, _check_targets(y) if numeric else y
 
 
 def _check_targets(y):
@@ -111,15 +116,17 @@ def _check_targets(y):
 
 def _check_blocks(y, rows, numeric):
     """Targets in the blocks of a Dask array, which are not read here."""
-    if y.ndim == 2 and y.shape[1] == 1:
+    if y.ndim == 2 and y.shape[1] == 1 and not numeric:  # labels
         y = y[:, 0]
     if y.ndim not in (1, 2):
         raise ValueError(
             f"y should be a 1d or 2d array, got an array of shape {y.shape} instead."
         )
     check_lengths("y", y, rows.shape[0])
-    if numeric and (not isinstance(y.dtype, np.dtype) or y.dtype.kind not in "fiub"):
+    if numeric and y.dtype.kind not in "fiubO":
         raise ValueError(f"y must be numeric, got a Dask array of dtype {y.dtype}.")
+    if numeric and y.dtype.kind in "fO" and y.dtype not in (np.float32, np.float64):
+        y = y.astype(np.float64)
     if y.ndim == 2 and y.numblocks[1] > 1:
         y = y.rechunk({1: -1})
     return y

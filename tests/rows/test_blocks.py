@@ -124,6 +124,36 @@ class TestColumns:
         assert sorted(calls) == [3, 5, 5, 5, 5]
         assert column.function is None and column.columns == ()  # lets go of the rest
 
+    def test_an_array_that_is_kept_is_computed_once(self):
+        """Targets of a frame, for example, which has to be converted."""
+        read = []
+
+        def counted(part):
+            read.append(len(part))
+            return part
+
+        _, rows = rows_of()
+        values = in_blocks(np.arange(23.0), 7).map_blocks(counted, meta=np.empty(0))
+        column = rows.keep(rows.place(values))
+        assert read == []
+        for _ in range(3):
+            assert rows.beside.sum(np.sum, column) == 253.0
+        assert sorted(read) == [2, 7, 7, 7]
+        ones = np.broadcast_to(1.0, 23)
+        assert rows.keep(rows.place(ones)) is ones
+
+    def test_targets_are_read_once(self):
+        X, y = make_data(2_000)
+        read = []
+
+        def counted(part):
+            read.append(len(part))
+            return part
+
+        targets = in_blocks(y, 500).map_blocks(counted, meta=y[:0])
+        robust(in_blocks(X, 500), targets)
+        assert read == [500] * 4
+
     def test_sums_take_one_trip(self, trips):
         X, rows = rows_of()
         column = rows.place(np.arange(23.0))
@@ -509,7 +539,7 @@ class TestRobust:
         # 16, and 27 tasks per block, if workers hold X and rows are drawn from it.
         assert len(trips) <= 18
         # Two arrays of results, which are computed when they are read.
-        assert sum(tasks) - 2 * n_blocks <= 29 * n_blocks
+        assert sum(tasks) - 2 * n_blocks <= 30 * n_blocks
 
     def test_targets_may_be_local(self):
         X, y = make_data()
@@ -537,6 +567,25 @@ class TestRobust:
         assert single.coef_.dtype == np.float32
         assert_allclose(single.coef_, local.coef_, rtol=1e-3)
 
+    def test_types_and_shapes_of_targets(self):
+        X, y = make_data(600)
+        known = {"init": "ols", "scale": 0.5}
+        for targets in (
+            y[:, None],
+            y.astype(np.longdouble),
+            y.astype(np.float16),
+            y.astype(object),
+            np.round(y).astype(int),
+            y > 0,
+        ):
+            local = robust(X, targets, **known)
+            model = robust(in_blocks(X), in_blocks(targets), **known)
+            assert_array_equal(model.coef_, local.coef_)
+            assert model.predict(in_blocks(X)).shape == local.predict(X).shape
+        for rows in (X.astype(object), X.astype(str)):
+            model = robust(in_blocks(rows), y, **known)
+            assert_array_equal(model.coef_, robust(X, y, **known).coef_)
+
     def test_fitted_models_pickle_without_results_for_rows(self):
         X, y = make_data()
         model = robust(in_blocks(X), in_blocks(y))
@@ -562,6 +611,67 @@ class TestFrames:
         assert isinstance(model.weights_, da.Array)
         with pytest.raises(ValueError, match="feature names"):
             model.predict(frame[names[::-1]])
+
+    @pytest.mark.parametrize(
+        "dtypes",
+        [
+            {"b": bool},
+            {"b": "Int64", "f": "Float64", "y": "Float64"},
+            {"b": "int64[pyarrow]", "y": "double[pyarrow]"},
+            {"f": object, "y": object},
+            {"f": np.float32, "b": np.int8},
+        ],
+        ids=str,
+    )
+    def test_columns_of_any_numbers_stay_with_the_workers(self, dtypes, monkeypatch):
+        """Those that NumPy does not have would make an array of objects."""
+        pd = pytest.importorskip("pandas")
+        dd = pytest.importorskip("dask.dataframe")
+        if "pyarrow" in str(dtypes):
+            pytest.importorskip("pyarrow")
+        X, y = make_data(2_000)
+        table = pd.DataFrame({"f": X[:, 0], "b": X[:, 1] > 0, "y": y, "w": abs(y)})
+        table = table.astype(dtypes)
+        frame = dd.from_pandas(table, npartitions=3)
+        data = [table[["f", "b"]].astype(float), table["y"].astype(float), table["w"]]
+        local = robust(*data)
+        for name in ("compute", "__array__"):
+            monkeypatch.setattr(da.Array, name, None)
+        model = robust(frame[["f", "b"]], frame["y"], frame["w"])
+        assert_allclose(model.coef_, local.coef_, rtol=1e-7)
+        assert isinstance(model.predict(frame[["f", "b"]]), da.Array)
+
+    def test_missing_numbers_and_words(self):
+        pd = pytest.importorskip("pandas")
+        dd = pytest.importorskip("dask.dataframe")
+        X, y = make_data(2_000)
+        numbers = pd.array(X[:, 0], dtype="Float64")
+        numbers[1_500] = None
+        table = pd.DataFrame({"f": X[:, 0], "n": numbers, "word": "a", "y": y})
+        frame = dd.from_pandas(table, npartitions=2)
+        with pytest.raises(ValueError, match=r"X contains NaN.*row 1500, column 1"):
+            robust(frame[["f", "n"]], frame["y"])
+        with pytest.raises(ValueError, match="could not convert string to float"):
+            robust(frame[["f", "word"]], frame["y"])
+        with pytest.raises(ValueError, match=r"y contains NaN.*row 1500"):
+            robust(frame[["f"]], frame["n"])
+
+    @pytest.mark.filterwarnings("ignore:Contrastive.*did not converge")
+    @pytest.mark.filterwarnings("ignore:Dask currently has limited support")
+    @pytest.mark.parametrize("kind", ["Int64", "category", "string", "boolean"])
+    def test_labels(self, kind):
+        pd = pytest.importorskip("pandas")
+        dd = pytest.importorskip("dask.dataframe")
+        X, y = make_data(2_000)
+        words = pd.Series(np.where(y > 0, "yes", "no"))
+        labels = pd.Series(y > 0) if kind in ("Int64", "boolean") else words
+        table = pd.DataFrame(X, columns=list("abcdef")).assign(y=labels.astype(kind))
+        frame = dd.from_pandas(table, npartitions=2)
+        model = ContrastiveHebbianClassifier((3,), max_iter=2, random_state=0)
+        model.fit(frame[list("abcdef")], frame["y"])
+        assert_array_equal(model.classes_, np.unique(labels))
+        score = model.score(frame[list("abcdef")], frame["y"])
+        assert_allclose(score, model.score(table[list("abcdef")], labels))
 
 
 class TestBadInput:
@@ -604,6 +714,44 @@ class TestBadInput:
             self.fit(X, y, y[:-1])
         with pytest.raises(ValueError, match="y must be numeric"):
             self.fit(X, y.astype(str))
+        with pytest.raises(ValueError, match="Expected 2D array"):
+            self.fit(X[:, 0], y)
+        with pytest.raises(ValueError, match="Complex data not supported"):
+            self.fit(X + 1j, y)
+
+    @pytest.mark.parametrize("change", ["fewer", "more"])
+    def test_blocks_that_are_not_what_the_array_says(self, change):
+        """The rows that are too many would be left out."""
+        changes = {"fewer": lambda x: x[:-1], "more": lambda x: np.concatenate([x, x])}
+        X, y = (in_blocks(part) for part in make_data())
+        for k in range(3):
+            data = [X, y, da.ones(ROWS, chunks=BLOCK)]
+            data[k] = data[k].map_blocks(
+                changes[change], dtype=float, meta=data[k]._meta
+            )
+            with pytest.raises(
+                ValueError, match=r"rows, but \d+ by the array's chunks"
+            ):
+                self.fit(*data)
+
+    @pytest.mark.parametrize("n_outputs", [None, 2])
+    @pytest.mark.parametrize("value", [1e100, -1e160, 1e300])
+    def test_targets_that_are_too_large(self, value, n_outputs):
+        """Their squares are not finite, or all others vanish beside them."""
+        X, y = make_data(3_000, n_outputs)
+        y[7] = value
+        for data in ((X, y), (in_blocks(X), in_blocks(y))):
+            for fit_intercept in (True, False):
+                model = HalfQuadraticRobustRegressor(fit_intercept=fit_intercept)
+                with pytest.raises(ValueError, match=r"largest value of y.*Rescale"):
+                    model.fit(*data)
+
+    def test_labels_that_have_no_order(self):
+        X, y = make_data(1_000)
+        labels = np.where(y > 0, "yes", "no").astype(object)
+        labels[5] = None
+        with pytest.raises(ValueError, match="labels in y cannot be put in order"):
+            ContrastiveHebbianClassifier((3,)).fit(in_blocks(X), in_blocks(labels))
 
     def test_sparse_blocks(self):
         X, y = make_data()
@@ -620,6 +768,11 @@ class TestBadInput:
             data[k] = masked[k]
             with pytest.raises(ValueError, match=f"{name} is a Dask array of masked"):
                 self.fit(*data)
+
+    def test_weights_that_are_words(self):
+        X, y = (in_blocks(part) for part in make_data())
+        with pytest.raises(ValueError, match="could not convert string to float"):
+            self.fit(X, y, da.full(ROWS, "a", chunks=BLOCK))
 
     @pytest.mark.parametrize("weight", [-1.0, np.nan, 0.0])
     def test_weights(self, weight):
@@ -930,6 +1083,30 @@ class TestNewRows:
         leverages, mean = model._leverages(rows)
         assert_allclose(leverages, model._leverages(X)[0], rtol=1e-9)
         assert mean == model._leverages(X)[1]
+
+    @pytest.mark.parametrize("weighted", [False, True])
+    def test_scores_are_sums(self, fitted, weighted, monkeypatch):
+        model, X, y = fitted
+        weight = np.random.default_rng(1).random(len(y)) if weighted else None
+        expected = model.score(X, y, weight)
+        monkeypatch.setattr(da.Array, "__array__", None)
+        targets = da.from_array(y, chunks=(900, *[1] * (y.ndim - 1)))
+        if weighted:
+            weight = in_blocks(weight, 500)
+        assert_allclose(model.score(in_blocks(X, 700), targets, weight), expected)
+        with pytest.raises(ValueError, match="inconsistent numbers of samples"):
+            model.score(in_blocks(X, 700), targets[:-1])
+        with pytest.raises(ValueError, match="y has shape"):
+            model.score(in_blocks(X, 700), da.ones((3_000, 3)))
+        with pytest.raises(ValueError, match="y contains NaN"):
+            model.score(in_blocks(X, 700), targets * np.nan)
+
+    def test_scores_of_constant_targets(self):
+        X, _ = make_data(300)
+        constant = np.full(300, 3.0)
+        model = HalfQuadraticRobustRegressor(kernel="quadratic").fit(X, constant)
+        for y in (constant, constant + 1.0):
+            assert model.score(in_blocks(X), in_blocks(y)) == model.score(X, y)
 
     def test_rows_are_read_when_the_result_is_computed(self, fitted):
         model, X, y = fitted
