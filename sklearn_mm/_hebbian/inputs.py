@@ -7,7 +7,8 @@ no second copy of X. Fitted weights are brought back to the units of X (`fold_in
 *Size.* A column is divided by its standard deviation, unless it is one of many columns
 of the same kind, such as the pixels of an image: then all are divided by the same
 number. (The edge of an image is nearly constant, and a single bright pixel there would
-dominate.)
+dominate.) This number, `Units.common`, is not applied to the rows, but to their
+products with matrices, which have fewer entries.
 """
 
 from __future__ import annotations
@@ -20,9 +21,11 @@ import scipy.sparse
 
 from sklearn_mm._hebbian.energy import Array, unpack
 from sklearn_mm._rows.table import Rows
+from sklearn_mm._solver.vectors import add_to_rows
 
 _CHUNK = 256  # rows of a chunk, whose copy stays in the processor's cache
 _FEW = 64  # rows of a chunk that ranges of columns are taken from
+_LARGEST_COMMON = 1e6
 
 
 @dataclass(frozen=True)
@@ -31,15 +34,22 @@ class Units:
 
     centre: Array | None = None
     scale: Array | None = None
-    factors: Any = field(init=False, repr=False, compare=False)  # 1 / scale
+    factors: Any = field(init=False, repr=False, compare=False)  # of the rows, and
+    common: float = field(init=False, repr=False, compare=False)  # of their products
 
     def __post_init__(self) -> None:
         factors: Any = None
+        common = 1.0
         if self.scale is not None:
-            # Multiplying by a single number is faster than by many equal ones.
-            alike = bool(np.all(self.scale == self.scale[0]))
-            factors = 1.0 / (self.scale[0] if alike else self.scale)
+            first = float(self.scale[0])
+            alike = bool(np.all(self.scale == first))
+            # Squares of rows that are not scaled must neither overflow nor vanish.
+            if alike and 1.0 / _LARGEST_COMMON <= first <= _LARGEST_COMMON:
+                common = 1.0 / first
+            else:
+                factors = 1.0 / self.scale
         object.__setattr__(self, "factors", factors)
+        object.__setattr__(self, "common", common)
 
     def astype(self, dtype: Any) -> Units:
         """The same in the precision of the rows to be converted."""
@@ -49,17 +59,28 @@ class Units:
         return Units(centre, self.scale.astype(dtype))
 
     def convert(self, x: Any, out: Array | None = None) -> Any:
-        """Rows in these units, in the memory `out` (which may be x) if it fits."""
+        """Rows in these units but for the common factor.
+
+        They are written to the memory `out`, which may be x, if it fits.
+        """
         if self.scale is None:
             return x
         if scipy.sparse.issparse(x):
-            factors = np.broadcast_to(self.factors, self.scale.shape)
-            return x @ scipy.sparse.diags_array(factors)
+            if self.factors is None:
+                return x
+            return x @ scipy.sparse.diags_array(self.factors)
+        if self.centre is None and self.factors is None:
+            return x
         if out is None or out.shape != x.shape:
             out = np.empty(x.shape, self.scale.dtype)
         if self.centre is not None:
-            x = np.subtract(x, self.centre, out=out)
-        return np.multiply(x, self.factors, out=out)
+            if x is out:
+                add_to_rows(x, -1.0, self.centre)
+            else:
+                x = np.subtract(x, self.centre, out=out)
+        if self.factors is not None:
+            x = np.multiply(x, self.factors, out=out)
+        return x
 
     def fold_into(self, theta: Array, sizes: tuple[int, ...]) -> Array:
         """Parameters that do to rows of X what `theta` does to converted ones."""

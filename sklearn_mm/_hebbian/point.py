@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from sklearn_mm._hebbian.coordinate import CoordinatePhases, unit_curvatures
-from sklearn_mm._hebbian.energy import Array, Network
+from sklearn_mm._hebbian.energy import Array, Network, sum_of_products
 from sklearn_mm._hebbian.modulus import Factors, ModulusPhases
 
 # Forward and backward passes are used if gamma ||W_k||^2 is at most this. On random
@@ -40,6 +40,12 @@ class Point:
     def theta(self) -> Array:
         """The parameters as a vector."""
         return self.network.theta
+
+    @property
+    def square(self) -> float:
+        """Squared norm of the parameters."""
+        biases = self.theta[self.network.energy.n_weights :]
+        return self.network.square + sum_of_products(biases, biases)
 
     def prepared(self) -> Point:
         """The same point, with the method decided and all that its passes need.
