@@ -26,6 +26,7 @@ from sklearn_mm._solver.vectors import add_to_rows
 _CHUNK = 256  # rows of a chunk, whose copy stays in the processor's cache
 _FEW = 64  # rows of a chunk that ranges of columns are taken from
 _LARGEST_COMMON = 1e6
+_SMALLEST_SQUARE = 1e-30  # smaller ones lose digits in single precision
 
 
 @dataclass(frozen=True)
@@ -165,13 +166,14 @@ def _moments(X: Any, weight: Array, origin: Array, total: float) -> tuple[Array,
         zero = np.zeros(len(origin))
         return zero, zero, zero + np.inf, zero - np.inf
     if scipy.sparse.issparse(X):
+        X = X.astype(np.float64)  # in which squares of single numbers are finite
         square = X.multiply(X)
         second = np.asarray(square.T @ share).ravel()
         low = np.asarray(X.min(axis=0).todense()).ravel()
         high = np.asarray(X.max(axis=0).todense()).ravel()
         return np.zeros(len(origin)), second, low, high
-    # In the precision of X, unless squares overflow: the scale need not be known to the
-    # last digit.
+    # In the precision of X, unless squares overflow or vanish: the scale need not be
+    # known to the last digit.
     for dtype in (X.dtype, np.float64):
         centred = X - origin.astype(dtype)
         few = centred[:: max(1, len(centred) // _FEW)]
@@ -180,6 +182,7 @@ def _moments(X: Any, weight: Array, origin: Array, total: float) -> tuple[Array,
         with np.errstate(over="ignore", invalid="ignore"):
             np.square(centred, out=centred)
             second = (share.astype(dtype) @ centred).astype(np.float64)
-        if np.isfinite(second).all():
+        vanish = (second < _SMALLEST_SQUARE) & (high > low)
+        if np.isfinite(second).all() and not vanish.any():
             break
     return first, second, low, high

@@ -78,7 +78,8 @@ class Point:
 def contraction(network: Network, enough: float = np.inf) -> float:
     """Compute gamma times the largest squared norm of a matrix that feeds back.
 
-    The power iteration increases towards it and ends where it exceeds `enough`.
+    The power iteration increases towards it and ends where it exceeds `enough`, which
+    it does if numbers overflow.
     """
     energy, coefs = network.energy, network.coefs
     largest = 0.0
@@ -96,10 +97,13 @@ def _squared_norm(W: Array, enough: float) -> float:
     vector = np.random.default_rng(0).normal(size=(W.shape[1],)).astype(W.dtype)
     square = 0.0
     for _ in range(_POWER_STEPS):
-        product = W.T @ (W @ vector)
-        size = float(np.linalg.norm(product))
-        if not 0.0 < size < np.inf:
-            return size
+        with np.errstate(over="ignore", invalid="ignore"):
+            product = W.T @ (W @ vector)
+            size = float(np.linalg.norm(product))
+        if size == 0.0:
+            return 0.0
+        if not size < np.inf:
+            return np.inf
         square = size / float(np.sqrt(vector @ vector))
         if square > enough:
             break
