@@ -13,7 +13,15 @@ from sklearn.preprocessing import StandardScaler
 from sklearn_mm import ContrastiveHebbianClassifier, ContrastiveHebbianRegressor
 from sklearn_mm._hebbian.classifier import project_to_simplex
 from sklearn_mm._hebbian.inputs import Units, units_of
-from sklearn_mm.losses import Huber, LogLoss, Loss, SquaredError, get_loss, softmax
+from sklearn_mm.losses import (
+    Huber,
+    LogLoss,
+    Loss,
+    SquaredError,
+    check_loss,
+    get_loss,
+    softmax,
+)
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*did not converge:sklearn.exceptions.ConvergenceWarning"
@@ -129,6 +137,32 @@ def test_custom_losses_that_contradict_themselves(loss, message):
     X = np.random.default_rng(0).normal(size=(20, 2))
     with pytest.raises(ValueError, match=message):
         ContrastiveHebbianRegressor(loss=loss).fit(X, X[:, 0])
+
+
+class Own:
+    """A loss that is not derived from `Loss`, computed in a given precision."""
+
+    curvature = 1.0
+
+    def __init__(self, loss, dtype):
+        self.loss, self.dtype = loss, dtype
+
+    def value(self, output, target):
+        return self.loss.value(output.astype(self.dtype), target.astype(self.dtype))
+
+    def descent(self, output, target, out=None):
+        exact = self.loss.descent(output.astype(self.dtype), target.astype(self.dtype))
+        if out is None:
+            return exact
+        out[:] = exact
+        return out
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("loss", [Huber(1e-3), Huber(1e3), LogLoss(), SquaredError()])
+def test_custom_losses_that_are_sound(loss, dtype):
+    for n_outputs in (2, 5) if isinstance(loss, LogLoss) else (1, 2, 5):
+        check_loss(Own(loss, dtype), n_outputs)
 
 
 @pytest.mark.parametrize(
