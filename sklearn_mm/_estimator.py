@@ -298,17 +298,20 @@ class FitMonitor(Monitor):
     def _print(self, record: dict[str, float]) -> None:
         elapsed = time.perf_counter() - self._start
         rest = elapsed / self._epoch * (self._max_iter - self._epoch)
+        score = record.get("validation_score")
         if self._epoch == 1:
+            heading = "" if score is None else f" {'validation score':>17}"
             print(
                 f"{'iter':>6} {'upper bound':>13} {'lower bound':>13} {'gap':>10} "
-                f"{self.effort_name:>8} {'time':>8} {'at most':>8}"
+                f"{self.effort_name:>8}{heading} {'time':>8} {'at most':>8}"
             )
         upper, lower = (
             record[name] * self._unit for name in ("upper_bound", "lower_bound")
         )
         print(
             f"{self._epoch:6d} {upper:13.6g} {lower:13.6g} {upper - lower:10.3g} "
-            f"{record['effort']:8.4g} {clock(elapsed):>8} {clock(rest):>8}"
+            f"{record['effort']:8.4g}{'' if score is None else f' {score:17.6g}'} "
+            f"{clock(elapsed):>8} {clock(rest):>8}"
         )
 
 

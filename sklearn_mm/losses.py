@@ -12,7 +12,7 @@ multiplier ``descent(f, y)`` on the output, the Fenchel-Young inequality is an e
 so that the loss does not contribute to the duality gap.
 
 To use a custom loss, derive a class from `Loss`, define these three, and pass an object
-of it as ``loss`` to an estimator.
+of it as ``loss`` to an estimator. `fit` checks on two rows that they agree.
 """
 
 from __future__ import annotations
@@ -196,6 +196,53 @@ def _shifted(output: Array) -> Array:
     columns -= columns.max(axis=0)
     return columns
 
+
+def check_loss(loss: Any, n_outputs: int) -> None:
+    """Raise a ValueError unless a custom loss does what `Loss` describes.
+
+    Tested on two rows, whose targets could be class indicators as well as numbers.
+    """
+    if type(loss) in _KNOWN:
+        return
+    name = type(loss).__name__
+    curvature = getattr(loss, "curvature", None)
+    if not (isinstance(curvature, Real) and 0.0 < float(curvature) < float("inf")):
+        raise ValueError(
+            f"loss {name}: curvature must be a positive number, a bound of the second "
+            f"derivative, got {curvature!r}."
+        )
+    target = np.eye(2, n_outputs)
+    output = np.linspace(0.1, 0.4, target.size).reshape(target.shape)
+    value = np.asarray(loss.value(output, target))
+    if value.shape != (2,) or not np.all(value >= 0.0):
+        raise ValueError(
+            f"loss {name}: value must return one non-negative number per row, got "
+            f"{value!r} for two rows."
+        )
+    out = np.full_like(output, np.nan)
+    loss.descent(output, target, out=out)
+    descent = loss.descent(output, target)
+    if not np.array_equal(out, descent):
+        raise ValueError(
+            f"loss {name}: descent must write its result to the array out, if it is "
+            "given."
+        )
+    # Wide enough for a loss that is computed in single precision.
+    step = 1e-3
+    allowed = 0.02 * np.abs(descent).max() + 1e-4 * value.max()
+    for j in range(n_outputs):
+        change = np.zeros(n_outputs)
+        change[j] = step
+        ahead, behind = (loss.value(output + s * change, target) for s in (1.0, -1.0))
+        error = descent[:, j] - (behind - ahead) / (2.0 * step)
+        if not np.all(np.abs(error) <= allowed):
+            raise ValueError(
+                f"loss {name}: descent must be minus the gradient of value in the "
+                "output."
+            )
+
+
+_KNOWN = (Huber, LogLoss, SquaredError)
 
 #: Losses by the names that the estimators accept.
 LOSSES: dict[str, Loss] = {

@@ -40,7 +40,7 @@ from sklearn_mm._rows.validation import validate_rows
 from sklearn_mm._rows.workers import blas_threads_for
 from sklearn_mm._solver.history import History
 from sklearn_mm.baselines import Alternating
-from sklearn_mm.losses import Huber, get_loss
+from sklearn_mm.losses import Huber, check_loss, get_loss
 
 
 class BaseContrastiveHebbian(
@@ -232,6 +232,7 @@ class BaseContrastiveHebbian(
         batch_size = batch_size_of(self, criterion, X.shape[0])
         random_state = check_random_state(self.random_state)
         sizes = (X.shape[1], *hidden, Y.shape[1])
+        check_loss(self._loss(sizes[-1]), sizes[-1])
         if not (lazy or batch_size is None) and Y.shape[1] <= X.shape[1]:
             Y = Y[:]  # once for all mini-batches, at no more memory than X takes
         if fresh:

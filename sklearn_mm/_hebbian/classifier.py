@@ -364,7 +364,7 @@ def project_to_simplex(outputs):
     index = np.arange(1, n_classes + 1)
     # The largest j such that the j largest outputs remain positive after the shift.
     support = np.sum(ordered * index > excess, axis=1)
-    shift = excess[np.arange(len(outputs)), support - 1] / support
+    shift = excess[np.arange(len(outputs)), support - 1] / support.astype(outputs.dtype)
     projected = np.maximum(outputs - shift[:, None], 0.0)
     projected /= projected.sum(axis=1, keepdims=True)
     return projected

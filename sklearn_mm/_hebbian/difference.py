@@ -116,16 +116,18 @@ class DifferencePhases:
             return Block(n_rows, sizes[1:-1], dtype)
 
         # Stacked, since the gradient takes products of stacks: d above z^, mu above dr.
-        self._left, self._right = stacks(), stacks()
-        self.d = [None, *(stack[:n_rows] for stack in self._left[1:])]
-        self.z_hat = [None, *(stack[n_rows:] for stack in self._left[1:])]
-        self.mu = [None, *(stack[:n_rows] for stack in self._right[1:])]
-        self.dr = [None, *(stack[n_rows:] for stack in self._right[1:])]
+        left, right = stacks(), stacks()
+        self.d = [None, *(stack[:n_rows] for stack in left[1:])]
+        self.z_hat = [None, *(stack[n_rows:] for stack in left[1:])]
+        self.mu = [None, *(stack[:n_rows] for stack in right[1:])]
+        self.dr = [None, *(stack[n_rows:] for stack in right[1:])]
         self.z, self.t, self.da = block(), block(), block()
         self.p, self.q, self.dp, self.dq = block(), block(), block(), block()
         self._low = block() if box.low > -np.inf else None
         self._high = block() if box.high < np.inf else None
-        self._zero, self._ones = block(), np.ones(n_rows, dtype)
+        zeros = np.zeros(n_rows * max(sizes[1:-1]), dtype)  # all layers share them
+        self._zero = [None, *(zeros[: z.size].reshape(z.shape) for z in self.z[1:])]
+        self._ones = np.ones(n_rows, dtype)
         self._one, self._other = block(), block()  # scratch
         # Of all rows. The drive, x W_0 + b_0, stands for the bias of the first layer.
         self._bias = block()
@@ -134,6 +136,7 @@ class DifferencePhases:
         self.output, self.output_hat, self.error, self.error_hat = (
             np.empty(shape, dtype) for _ in range(4)
         )
+        self._stacks = Stacks(left, right, self.error_hat)
         self._changes: list[Block] = []  # of the pulls, by pass
 
     # Free phase
@@ -222,11 +225,12 @@ class DifferencePhases:
         return between(mu, floor, ceiling, out=mu)
 
     def _damp(self, experience: Experience, j: int, top: int, learn: bool) -> None:
-        """Move p to q + omega (q - p) below layer `top`."""
-        if j == len(self._changes):
+        """Move p to q + omega (q - p) below layer `top`; `_learn` needs the change."""
+        if learn and j == len(self._changes):
             sizes = self.energy.sizes[1:-1]
             self._changes.append(Block(self.n_rows, sizes, self.dtype))
-        p, change, layers = self.p, self._changes[j], range(1, top)
+        p, layers = self.p, range(1, top)
+        change = self._changes[j] if learn else self._one
         _subtract(self.q.flat, p.flat, out=change.flat)
         if learn and j:
             self._learn(experience, j - 1, layers, change, -1.0)
@@ -394,15 +398,16 @@ class DifferencePhases:
             share * curvature,
         )
 
-    def gradient(self, network: Network, x: Any, share: Any, out: Parameters) -> None:
+    def gradient(
+        self, x: Any, share: Any, out: Parameters, common: float = 1.0
+    ) -> None:
         """Compute the gradient of the upper bound of the nearby network.
 
-        `share` is the weight of the rows: one number, or one for each row.
+        The parameters are those of `Stacks.gradient`.
         """
         for k in self.energy.hidden:
             _add(self.z[k], self.d[k], out=self.z_hat[k])
-        stacks = Stacks(self._left, self._right, self.error_hat)
-        stacks.gradient(self.energy, x, share, out)
+        self._stacks.gradient(self.energy, x, share, out, common)
 
     def snapshot(self) -> Phases:
         """The latents in the form that all solvers share."""

@@ -5,8 +5,8 @@ PARAMETERS = """hidden_layer_sizes : int or array-like of int, default=(64,)
 
     loss : {"squared_error", "huber", "log_loss"} or object, default="LOSS"
         Loss of the outputs. "log_loss", for classifiers only, is the cross-entropy of
-        the softmax of the outputs. An object with the methods of
-        :class:`sklearn_mm.losses.Loss` can be passed as well.
+        the softmax of the outputs. An object with the attributes and methods of
+        :class:`sklearn_mm.losses.Loss`, which `fit` checks, can be passed as well.
 
     huber_width : float, default=1.35
         Error at which the Huber loss turns from quadratic to linear, in robust
@@ -34,7 +34,9 @@ PARAMETERS = """hidden_layer_sizes : int or array-like of int, default=(64,)
           backtracking if ``solver="gd"``. Otherwise, two conditions must hold: the
           stochastic one of the paper, gap ``<= rho / 2 * ||g||^2``, and the same for
           half of a bound of the squared error that incomplete inference leaves in the
-          gradient g;
+          gradient g. The first condition means that the loss is known accurately
+          compared with what a step can gain, and the second one that the gradient is
+          accurate compared with its own size;
         - "regemm": the upper bound has closed the fraction `eta` of the gap left by the
           previous one. Requires full batches. The guarantee that the bound never
           increases holds for ``solver="gd"``;
@@ -162,7 +164,8 @@ PARAMETERS = """hidden_layer_sizes : int or array-like of int, default=(64,)
         rows. Pass an int for reproducible output across multiple function calls.
 
     verbose : int, default=0
-        If positive, print one line per epoch."""
+        If positive, print one line per epoch, including the validation score if
+        ``early_stopping=True``."""
 
 ATTRIBUTES = """coefs_ : list of ndarray of shape (n_units, n_units_of_next_layer)
         Weights of each layer.

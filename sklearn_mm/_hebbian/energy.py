@@ -199,6 +199,7 @@ class Network:
     coefs: list[Array]
     intercepts: list[Array]
     back: list[Any]  # gamma W_k', contiguous; None for k = 0
+    square: float  # squared norm of the matrices
 
     @classmethod
     def at(cls, theta: Array, energy: Energy, dtype: Any = np.float64) -> Network:
@@ -206,7 +207,9 @@ class Network:
         coefs, intercepts = unpack(theta.astype(dtype, copy=False), energy.sizes)
         gamma = np.dtype(dtype).type(energy.gamma)
         back = [np.multiply(W.T, gamma, order="C") for W in coefs[1:]]
-        return cls(energy, theta, coefs, intercepts, [None, *back])
+        weights = theta[: energy.n_weights]
+        square = sum_of_products(weights, weights)
+        return cls(energy, theta, coefs, intercepts, [None, *back], square)
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -224,6 +227,11 @@ def row_products(a: Array, b: Array) -> Array:
     """Inner products of rows."""
     value: Array = np.einsum("ij,ij->i", a, b)
     return value
+
+
+def sum_of_products(a: Array, b: Array) -> float:
+    """Inner product of all entries, as a Python number, which is faster to use."""
+    return float(np.vdot(a, b))
 
 
 @dataclass

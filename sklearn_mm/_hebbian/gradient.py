@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,19 @@ class Stacks:
     left: Layers
     right: Layers
     error: Array
+    # Views by matrix, from zero, made once for all mini-batches in the same memory.
+    _left: Layers = field(init=False, repr=False)  # transposed; h does not reach W_H
+    _right: Layers = field(init=False, repr=False)
+    _eps: Layers = field(init=False, repr=False)
+    _ones: Array = field(init=False, repr=False)  # sums as products, which are faster
+
+    def __post_init__(self) -> None:
+        n_rows = len(self.error)
+        *inner, last = self.left[1:]
+        self._left = [None, *(stack.T for stack in inner), last[-n_rows:].T]
+        self._eps = [*(stack[-n_rows:] for stack in self.right[1:]), self.error]
+        self._right = [self._eps[0], *self.right[2:], self.error]
+        self._ones = np.ones(n_rows, self.error.dtype)
 
     @classmethod
     def certified(cls, network: Network, phases: Phases) -> Stacks:
@@ -34,33 +47,37 @@ class Stacks:
             right.append(np.concatenate([phases.mu[k], eps]))
         return cls(left, right, phases.error)
 
-    def gradient(self, energy: Energy, x: Any, share: Any, out: Parameters) -> None:
-        """Write the gradient to `out`, with rows weighted by `share`."""
+    def gradient(
+        self, energy: Energy, x: Any, share: Any, out: Parameters, common: float = 1.0
+    ) -> None:
+        """Write the gradient to `out`.
+
+        Rows are weighted by `share`: one number, or one for each row. The input of the
+        network is `common` times x.
+        """
         H, w = energy.n_hidden, energy.weights
-        coefs, intercepts = out
-        n_rows, dtype = len(self.error), self.error.dtype
-        ones = np.ones(n_rows, dtype)  # sums as products, which are faster
-        uniform = np.ndim(share) == 0
+        n_rows, real = len(self.error), self.error.dtype.type
+        uniform = not isinstance(share, np.ndarray)
         twice = None if uniform else np.concatenate([share, share])[:, None]
-        for k in range(H + 1):
+        for k, (W, b) in enumerate(zip(*out, strict=True)):
             scale = -w[k] * (share if uniform else 1.0)
-            both = self.error if k == H else self.right[k + 1]
-            if k in (0, H) and uniform:  # fewer numbers than the product has
-                both = both[-n_rows:] * dtype.type(scale)
+            both, eps = self._right[k], self._eps[k]
+            if twice is not None:
+                both = (both * twice[-len(both) :]).astype(real, copy=False)
+                eps = both[-n_rows:]
+            elif k in (0, H):  # fewer numbers than the product has
+                both = eps = both * real(scale)
                 scale = 1.0
-            elif twice is not None:
-                both = (both * twice[-len(both) :]).astype(dtype, copy=False)
-            eps = both[-n_rows:]
-            W, b = coefs[k], intercepts[k]
-            np.matmul(ones, eps, out=b)
-            if k == 0:
-                _input_product(x, eps, W)
+            np.matmul(self._ones, eps, out=b)
+            if k > 0:
+                np.matmul(self._left[k], both, out=W)
             else:
-                left = self.left[k][n_rows:] if k == H else self.left[k]
-                np.matmul(left.T, both, out=W)
+                if common != 1.0:
+                    both *= real(common)
+                _input_product(x, both, W)
             if scale != 1.0:
-                W *= dtype.type(scale)
-                b *= dtype.type(scale)
+                W *= real(scale)
+                b *= real(scale)
 
 
 def _input_product(x: Any, right: Array, out: Array) -> None:

@@ -18,13 +18,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from sklearn.utils.extmath import row_norms
 
 from sklearn_mm._hebbian.difference import DifferencePhases, Experience
 from sklearn_mm._hebbian.energy import (
     Array,
     Energy,
     row_products,
+    sum_of_products,
     unpack,
 )
 from sklearn_mm._hebbian.point import CONTRACTS, Point, contraction
@@ -265,19 +265,19 @@ class MiniBatches:
         """Bounds of a batch as a whole, and the gaps of its two phases."""
         phases, share = space.phases, batch.share
         values = problem.energy.loss.value(phases.output_hat, batch.Y)
-        if np.ndim(share) == 0:
-            loss = float(values.sum())
-            made = phases.measure(_squares(batch.x), _sum_of_products, loss, share)
+        if not isinstance(share, np.ndarray):
+            squares, loss = problem.sum_of_squares(batch.x), float(values.sum())
+            made = phases.measure(squares, sum_of_products, loss, share)
         else:
 
             def inner(a: Array, b: Array) -> float:
                 return float(share @ row_products(a, b))
 
-            squares = float(share @ row_norms(batch.x, squared=True))
+            squares = float(share @ problem.squares(batch.x))
             made = phases.measure(squares, inner, float(share @ values))
-        phases.gradient(point.network, batch.x, share, space.views)
+        phases.gradient(batch.x, share, space.views, problem.common)
         gradient, theta = space.gradient, point.theta
-        penalty = problem.penalty(theta)
+        penalty = problem.penalty(point)
         if problem.alpha:
             add_multiple(gradient, problem.alpha, theta, problem.energy.n_weights)
         gap = float(made.free_gap + made.clamped_gap)
@@ -290,18 +290,6 @@ class MiniBatches:
             0.5 * float(made.curvature),
         )
         return bounds, (float(made.free_gap), float(made.clamped_gap))
-
-
-def _sum_of_products(a: Array, b: Array) -> float:
-    """Inner product of all entries, as a Python number, which is faster to use."""
-    return float(np.vdot(a, b))
-
-
-def _squares(x: Any) -> float:
-    """Sum of the squared entries."""
-    if isinstance(x, np.ndarray):
-        return _sum_of_products(x, x)
-    return float(row_norms(x, squared=True).sum())
 
 
 def _tiny(trial: Trial) -> bool:

@@ -7,7 +7,8 @@ no second copy of X. Fitted weights are brought back to the units of X (`fold_in
 *Size.* A column is divided by its standard deviation, unless it is one of many columns
 of the same kind, such as the pixels of an image: then all are divided by the same
 number. (The edge of an image is nearly constant, and a single bright pixel there would
-dominate.)
+dominate.) This number, `Units.common`, is not applied to the rows, but to their
+products with matrices, which have fewer entries.
 """
 
 from __future__ import annotations
@@ -20,9 +21,12 @@ import scipy.sparse
 
 from sklearn_mm._hebbian.energy import Array, unpack
 from sklearn_mm._rows.table import Rows
+from sklearn_mm._solver.vectors import add_to_rows
 
 _CHUNK = 256  # rows of a chunk, whose copy stays in the processor's cache
 _FEW = 64  # rows of a chunk that ranges of columns are taken from
+_LARGEST_COMMON = 1e6
+_SMALLEST_SQUARE = 1e-30  # smaller ones lose digits in single precision
 
 
 @dataclass(frozen=True)
@@ -31,15 +35,22 @@ class Units:
 
     centre: Array | None = None
     scale: Array | None = None
-    factors: Any = field(init=False, repr=False, compare=False)  # 1 / scale
+    factors: Any = field(init=False, repr=False, compare=False)  # of the rows, and
+    common: float = field(init=False, repr=False, compare=False)  # of their products
 
     def __post_init__(self) -> None:
         factors: Any = None
+        common = 1.0
         if self.scale is not None:
-            # Multiplying by a single number is faster than by many equal ones.
-            alike = bool(np.all(self.scale == self.scale[0]))
-            factors = 1.0 / (self.scale[0] if alike else self.scale)
+            first = float(self.scale[0])
+            alike = bool(np.all(self.scale == first))
+            # Squares of rows that are not scaled must neither overflow nor vanish.
+            if alike and 1.0 / _LARGEST_COMMON <= first <= _LARGEST_COMMON:
+                common = 1.0 / first
+            else:
+                factors = 1.0 / self.scale
         object.__setattr__(self, "factors", factors)
+        object.__setattr__(self, "common", common)
 
     def astype(self, dtype: Any) -> Units:
         """The same in the precision of the rows to be converted."""
@@ -49,17 +60,28 @@ class Units:
         return Units(centre, self.scale.astype(dtype))
 
     def convert(self, x: Any, out: Array | None = None) -> Any:
-        """Rows in these units, in the memory `out` (which may be x) if it fits."""
+        """Rows in these units but for the common factor.
+
+        They are written to the memory `out`, which may be x, if it fits.
+        """
         if self.scale is None:
             return x
         if scipy.sparse.issparse(x):
-            factors = np.broadcast_to(self.factors, self.scale.shape)
-            return x @ scipy.sparse.diags_array(factors)
+            if self.factors is None:
+                return x
+            return x @ scipy.sparse.diags_array(self.factors)
+        if self.centre is None and self.factors is None:
+            return x
         if out is None or out.shape != x.shape:
             out = np.empty(x.shape, self.scale.dtype)
         if self.centre is not None:
-            x = np.subtract(x, self.centre, out=out)
-        return np.multiply(x, self.factors, out=out)
+            if x is out:
+                add_to_rows(x, -1.0, self.centre)
+            else:
+                x = np.subtract(x, self.centre, out=out)
+        if self.factors is not None:
+            x = np.multiply(x, self.factors, out=out)
+        return x
 
     def fold_into(self, theta: Array, sizes: tuple[int, ...]) -> Array:
         """Parameters that do to rows of X what `theta` does to converted ones."""
@@ -144,13 +166,14 @@ def _moments(X: Any, weight: Array, origin: Array, total: float) -> tuple[Array,
         zero = np.zeros(len(origin))
         return zero, zero, zero + np.inf, zero - np.inf
     if scipy.sparse.issparse(X):
+        X = X.astype(np.float64)  # in which squares of single numbers are finite
         square = X.multiply(X)
         second = np.asarray(square.T @ share).ravel()
         low = np.asarray(X.min(axis=0).todense()).ravel()
         high = np.asarray(X.max(axis=0).todense()).ravel()
         return np.zeros(len(origin)), second, low, high
-    # In the precision of X, unless squares overflow: the scale need not be known to the
-    # last digit.
+    # In the precision of X, unless squares overflow or vanish: the scale need not be
+    # known to the last digit.
     for dtype in (X.dtype, np.float64):
         centred = X - origin.astype(dtype)
         few = centred[:: max(1, len(centred) // _FEW)]
@@ -159,6 +182,7 @@ def _moments(X: Any, weight: Array, origin: Array, total: float) -> tuple[Array,
         with np.errstate(over="ignore", invalid="ignore"):
             np.square(centred, out=centred)
             second = (share.astype(dtype) @ centred).astype(np.float64)
-        if np.isfinite(second).all():
+        vanish = (second < _SMALLEST_SQUARE) & (high > low)
+        if np.isfinite(second).all() and not vanish.any():
             break
     return first, second, low, high

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from sklearn_mm._hebbian.coordinate import CoordinatePhases, unit_curvatures
-from sklearn_mm._hebbian.energy import Array, Network
+from sklearn_mm._hebbian.energy import Array, Network, sum_of_products
 from sklearn_mm._hebbian.modulus import Factors, ModulusPhases
 
 # Forward and backward passes are used if gamma ||W_k||^2 is at most this. On random
@@ -41,6 +41,12 @@ class Point:
         """The parameters as a vector."""
         return self.network.theta
 
+    @property
+    def square(self) -> float:
+        """Squared norm of the parameters."""
+        biases = self.theta[self.network.energy.n_weights :]
+        return self.network.square + sum_of_products(biases, biases)
+
     def prepared(self) -> Point:
         """The same point, with the method decided and all that its passes need.
 
@@ -72,7 +78,8 @@ class Point:
 def contraction(network: Network, enough: float = np.inf) -> float:
     """Compute gamma times the largest squared norm of a matrix that feeds back.
 
-    The power iteration increases towards it and ends where it exceeds `enough`.
+    The power iteration increases towards it and ends where it exceeds `enough`, which
+    it does if numbers overflow.
     """
     energy, coefs = network.energy, network.coefs
     largest = 0.0
@@ -90,10 +97,13 @@ def _squared_norm(W: Array, enough: float) -> float:
     vector = np.random.default_rng(0).normal(size=(W.shape[1],)).astype(W.dtype)
     square = 0.0
     for _ in range(_POWER_STEPS):
-        product = W.T @ (W @ vector)
-        size = float(np.linalg.norm(product))
-        if not 0.0 < size < np.inf:
-            return size
+        with np.errstate(over="ignore", invalid="ignore"):
+            product = W.T @ (W @ vector)
+            size = float(np.linalg.norm(product))
+        if size == 0.0:
+            return 0.0
+        if not size < np.inf:
+            return np.inf
         square = size / float(np.sqrt(vector @ vector))
         if square > enough:
             break

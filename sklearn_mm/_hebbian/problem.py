@@ -40,6 +40,7 @@ from sklearn_mm._hebbian.energy import (
     Phases,
     evaluate,
     row_products,
+    sum_of_products,
     unpack,
     upper_bound,
 )
@@ -137,7 +138,11 @@ class ContrastiveProblem:
         return Point(Network.at(theta, self.energy, self.dtype), method)
 
     def gather(self, rows: Any, out: Array | None = None) -> Batch:
-        """Rows in the units of the network, in the memory `out` if possible."""
+        """Rows in the units of the network, in the memory `out` if possible.
+
+        Columns of the same kind have a common factor in these units. It is left to what
+        is computed from the rows: `drive`, `squares` and the gradient.
+        """
         X, whole = self.X, isinstance(rows, slice)
         if out is None or whole or not isinstance(X, np.ndarray):
             x = X[rows]
@@ -149,7 +154,9 @@ class ContrastiveProblem:
             x = out
             x[:] = X[rows]
         x = self._units.convert(x, out=out)
-        Y = self.Y[rows].astype(self.dtype, copy=False)
+        Y = self.Y
+        Y = Y[rows] if whole or not isinstance(Y, np.ndarray) else Y.take(rows, axis=0)
+        Y = Y.astype(self.dtype, copy=False)
         if self._uniform and not whole:
             return Batch(x, Y, 1.0 / max(len(Y), 1))
         weight = self.sample_weight[rows]
@@ -163,6 +170,11 @@ class ContrastiveProblem:
         """Whether all rows have the same weight, stored as a single number."""
         return self.sample_weight.strides == (0,)
 
+    @property
+    def common(self) -> float:
+        """Factor of the rows that `gather` leaves out."""
+        return self._units.common
+
     def drive(self, network: Network, x: Any, out: Array | None = None) -> Array:
         """The input of the first layer, x W_0 + b_0."""
         W, b = network.coefs[0], network.intercepts[0]
@@ -173,8 +185,21 @@ class ContrastiveProblem:
             if out is not None:
                 out[:] = drive
                 drive = out
+        if self.common != 1.0:
+            drive *= drive.dtype.type(self.common)
         drive += b
         return drive
+
+    def squares(self, x: Any) -> Array:
+        """Squared norms of rows in the units of the network."""
+        norms: Array = row_norms(x, squared=True)
+        return norms * self.common**2
+
+    def sum_of_squares(self, x: Any) -> float:
+        """Sum of `squares`."""
+        if isinstance(x, np.ndarray):
+            return sum_of_products(x, x) * self.common**2
+        return float(self.squares(x).sum())
 
     # The role of the solver
 
@@ -226,10 +251,10 @@ class ContrastiveProblem:
         target = unpack(out, self.energy.sizes)
         phases = rows.phases
         if phases is None:
-            latent.phases.gradient(network, batch.x, batch.share, target)
+            latent.phases.gradient(batch.x, batch.share, target, self.common)
         else:
             stacks = Stacks.certified(network, phases)
-            stacks.gradient(self.energy, batch.x, batch.share, target)
+            stacks.gradient(self.energy, batch.x, batch.share, target, self.common)
         return self._bounds(point, batch, rows, out)
 
     def _bounds(
@@ -239,7 +264,7 @@ class ContrastiveProblem:
         if self.alpha:
             n_weights = self.energy.n_weights
             gradient[:n_weights] += (total * self.alpha) * point.theta[:n_weights]
-        penalty = total * self.penalty(point.theta)
+        penalty = total * self.penalty(point)
 
         def mean(values: Array) -> float:
             if np.ndim(batch.share) == 0:
@@ -257,7 +282,7 @@ class ContrastiveProblem:
     def row_bounds(self, point: Point, latent: Latent) -> RowBounds:
         """Bounds of every row."""
         batch, network = latent.batch, point.network
-        squares = row_norms(batch.x, squared=True)
+        squares = self.squares(batch.x)
         phases = latent.phases
         if isinstance(phases, DifferencePhases):
             loss = self.energy.loss.value(phases.output_hat, batch.Y)
@@ -280,14 +305,11 @@ class ContrastiveProblem:
         z_hat = [None, *(latents.z[k] + latents.d[k] for k in self.energy.hidden)]
         rows = upper_bound(network, drive, batch.Y, z_hat, latents.s)
         data = np.sum(rows * batch.share)
-        return float(data) + batch.total * self.penalty(point.theta)
+        return float(data) + batch.total * self.penalty(point)
 
-    def penalty(self, theta: Array) -> float:
-        """``alpha/2`` times the squared norm of the matrices, which come first."""
-        if not self.alpha:
-            return 0.0
-        matrices = theta[: self.energy.n_weights]
-        return 0.5 * self.alpha * float(np.vdot(matrices, matrices))
+    def penalty(self, point: Point) -> float:
+        """``alpha/2`` times the squared norm of the matrices."""
+        return 0.5 * self.alpha * point.network.square if self.alpha else 0.0
 
     def _rows(self, chunk: int = DEFAULT_CHUNK) -> Rows:
         """The rows, in chunks."""

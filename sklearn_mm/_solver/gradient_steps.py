@@ -35,9 +35,9 @@ _UNTRUSTED_SHARE, _EXACT = 0.5, 1e-12
 _TINY = float(np.finfo(float).tiny)
 
 
-def _relative_norm(change: Array, theta: Array) -> float:
-    size = max(float(np.vdot(theta, theta)), _TINY)
-    return math.sqrt(float(np.vdot(change, change)) / size)
+def _relative_norm(change: Array, square: float) -> float:
+    """Norm of a change, relative to a norm of which the square is given."""
+    return math.sqrt(float(np.vdot(change, change)) / max(square, _TINY))
 
 
 @dataclass
@@ -103,7 +103,8 @@ class GradientDescent:
             change = _UNTRUSTED_SHARE * change
             new = point.theta + change
         self.fitted = False
-        return Moved(problem.at(new), _relative_norm(change, point.theta), info=info)
+        square = float(point.theta @ point.theta)
+        return Moved(problem.at(new), _relative_norm(change, square), info=info)
 
 
 # Averages of theta include one update in this many, from this fraction of all updates,
@@ -114,6 +115,8 @@ _AVERAGE_EVERY, _AVERAGE_SHARE, _LONGEST_AVERAGE = 4, 0.1, 500
 @dataclass
 class _StochasticStep:
     """Common parts of momentum and Adam.
+
+    Points have to know the squared norm of theta, `square`.
 
     With `average`, `averaged` is an exponential average of theta over the last updates;
     `theta` itself, which the next step starts from, is not touched.
@@ -151,7 +154,7 @@ class _StochasticStep:
         if not inferred.satisfied and gap > _EXACT * abs(inferred.trial.upper):
             allowed = inferred.trial.decrease / gap
             factor *= min(_UNTRUSTED_SHARE, allowed)
-        size = abs(factor) * _relative_norm(direction, theta)
+        size = abs(factor) * _relative_norm(direction, point.square)
         theta = theta.copy()
         add_multiple(theta, factor, direction)
         if self.average and self.n_updates % _AVERAGE_EVERY == 0:

@@ -9,10 +9,13 @@ from scipy.linalg import get_blas_funcs
 
 from sklearn_mm._solver.roles import Array
 
-_AXPY = {
-    np.dtype(dtype): get_blas_funcs("axpy", dtype=dtype)
-    for dtype in (np.float32, np.float64)
-}
+_AXPY, _GER = (
+    {
+        np.dtype(dtype): get_blas_funcs(name, dtype=dtype)
+        for dtype in (np.float32, np.float64)
+    }
+    for name in ("axpy", "ger")
+)
 # A stored sum is brought back to its size before it is larger by the inverse of this.
 _SMALLEST_FACTOR = 1e-3
 
@@ -23,8 +26,18 @@ def add_multiple(y: Array, factor: float, x: Array, n: int | None = None) -> Non
     Both must be contiguous and of the same precision. BLAS needs one pass over memory
     where NumPy needs two.
     """
-    target, source = y.reshape(-1), x.reshape(-1)
-    _AXPY[y.dtype](source, target, n or len(target), factor)
+    if y.ndim > 1:
+        y, x = y.reshape(-1), x.reshape(-1)
+    _AXPY[y.dtype](x, y, n or len(y), factor)
+
+
+def add_to_rows(A: Array, factor: float, row: Array) -> None:
+    """Add a multiple of the same row to each row of A in place.
+
+    Both must be contiguous and of the same precision. BLAS takes half the time of a sum
+    that is broadcast.
+    """
+    _GER[A.dtype](factor, row, np.ones(len(A), A.dtype), a=A.T, overwrite_a=True)
 
 
 @dataclass

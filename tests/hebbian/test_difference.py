@@ -48,7 +48,7 @@ def measure(phases, X, Y):
 def gradient(phases, network, X, share=None):
     out = np.zeros_like(network.theta)
     share = 1.0 / len(X) if share is None else share
-    phases.gradient(network, X, share, unpack(out, network.energy.sizes))
+    phases.gradient(X, share, unpack(out, network.energy.sizes))
     return out
 
 
@@ -339,8 +339,8 @@ def test_damping_leaves_nothing_in_the_direction_of_a_pass(passes):
     phases = DifferencePhases(network.energy, 50, np.float64)
     phases.drive[:] = drive
 
-    def shares(experience, learn):
-        phases.free(network, passes, experience, learn)
+    def shares(experience):
+        phases.free(network, passes, experience, learn=True)
         left = [*phases._changes[1:passes], phases.p]
         return np.array(
             [
@@ -350,9 +350,9 @@ def test_damping_leaves_nothing_in_the_direction_of_a_pass(passes):
         )
 
     experience = Experience.none(network.energy)
-    before = shares(experience, learn=False)
+    before = shares(experience)  # nothing is learnt before the first passes
     for _ in range(60):
-        after = shares(experience, learn=True)
+        after = shares(experience)
     assert np.all(np.abs(experience.omega) < 0.4)  # no limit was met
     assert np.all(before > 1e-3)
     assert np.all(after < 1e-6 * before)

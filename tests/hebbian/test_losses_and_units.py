@@ -12,8 +12,16 @@ from sklearn.preprocessing import StandardScaler
 
 from sklearn_mm import ContrastiveHebbianClassifier, ContrastiveHebbianRegressor
 from sklearn_mm._hebbian.classifier import project_to_simplex
-from sklearn_mm._hebbian.inputs import units_of
-from sklearn_mm.losses import Huber, LogLoss, Loss, SquaredError, get_loss, softmax
+from sklearn_mm._hebbian.inputs import Units, units_of
+from sklearn_mm.losses import (
+    Huber,
+    LogLoss,
+    Loss,
+    SquaredError,
+    check_loss,
+    get_loss,
+    softmax,
+)
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*did not converge:sklearn.exceptions.ConvergenceWarning"
@@ -63,6 +71,7 @@ def test_huge_outputs():
     huge = np.array([[1e30, -1e30, 0.0]], dtype=np.float32)
     assert_allclose(softmax(huge), [[1.0, 0.0, 0.0]])
     assert_allclose(project_to_simplex(huge), [[1.0, 0.0, 0.0]])
+    assert project_to_simplex(huge).dtype == huge.dtype
     crowd = np.array([[1e8, 1e8 + 8, -1e8]], dtype=np.float32)
     assert_allclose(project_to_simplex(crowd).sum(), 1.0)
     assert LogLoss().value(huge, np.eye(3, dtype=np.float32)[:1]) == 0.0
@@ -89,6 +98,71 @@ class LogCosh(Loss):
 
     def descent(self, output, target, out=None):
         return np.tanh(np.subtract(target, output, out=out), out=out)
+
+
+class NoCurvature:
+    value, descent = LogCosh.value, LogCosh.descent
+
+
+class Infinite(LogCosh):
+    curvature = np.inf
+
+
+class OneNumber(LogCosh):
+    def value(self, output, target):
+        return float(super().value(output, target).sum())
+
+
+class NewArray(LogCosh):
+    def descent(self, output, target, out=None):
+        return np.tanh(target - output)
+
+
+class WrongSign(LogCosh):
+    def descent(self, output, target, out=None):
+        return np.negative(super().descent(output, target, out=out), out=out)
+
+
+@pytest.mark.parametrize(
+    "loss, message",
+    [
+        (NoCurvature(), "NoCurvature: curvature must be a positive number"),
+        (Infinite(), "Infinite: curvature must be a positive number"),
+        (OneNumber(), "OneNumber: value must return one non-negative number per row"),
+        (NewArray(), "NewArray: descent must write its result to the array out"),
+        (WrongSign(), "WrongSign: descent must be minus the gradient of value"),
+    ],
+)
+def test_custom_losses_that_contradict_themselves(loss, message):
+    X = np.random.default_rng(0).normal(size=(20, 2))
+    with pytest.raises(ValueError, match=message):
+        ContrastiveHebbianRegressor(loss=loss).fit(X, X[:, 0])
+
+
+class Own:
+    """A loss that is not derived from `Loss`, computed in a given precision."""
+
+    curvature = 1.0
+
+    def __init__(self, loss, dtype):
+        self.loss, self.dtype = loss, dtype
+
+    def value(self, output, target):
+        return self.loss.value(output.astype(self.dtype), target.astype(self.dtype))
+
+    def descent(self, output, target, out=None):
+        exact = self.loss.descent(output.astype(self.dtype), target.astype(self.dtype))
+        if out is None:
+            return exact
+        out[:] = exact
+        return out
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("loss", [Huber(1e-3), Huber(1e3), LogLoss(), SquaredError()])
+def test_custom_losses_that_are_sound(loss, dtype):
+    for n_outputs in (2, 5) if isinstance(loss, LogLoss) else (1, 2, 5):
+        check_loss(Own(loss, dtype), n_outputs)
 
 
 @pytest.mark.parametrize(
@@ -226,6 +300,30 @@ class TestUnits:
         assert_allclose(units.scale[[0, 2]], 1.0)
         big = units_of(1e25 * X.astype(np.float32), np.ones(50))
         assert_allclose(big.scale[1], 1e25 * X[:, 1].std(), rtol=1e-5)
+
+    @pytest.mark.parametrize("factor", [1e-25, 1e25])
+    @pytest.mark.parametrize("sparse", [False, True])
+    def test_squares_beyond_single_precision(self, factor, sparse):
+        X = np.random.default_rng(0).normal(size=(60, 3)).astype(np.float32)
+        X[:, 1] = 7.0
+        kind = scipy.sparse.csr_array if sparse else np.asarray
+        usual, other = (units_of(kind(c * X), np.ones(60)) for c in (1.0, factor))
+        expected = usual.scale * factor
+        expected[1] = 1.0
+        assert_allclose(other.scale, expected, rtol=1e-5)
+
+    @pytest.mark.parametrize("dtype", [np.float32, np.float64])
+    def test_centred_in_place_as_in_new_memory(self, dtype):
+        rng = np.random.default_rng(0)
+        X = (5.0 + rng.normal(size=(30, 20))).astype(dtype)
+        for scale in (np.full(20, 2.0), rng.uniform(1.0, 2.0, size=20)):
+            units = Units(rng.normal(size=20), scale).astype(dtype)
+            x, memory = X.copy(), np.empty_like(X)
+            converted = units.convert(X, out=memory)
+            assert_allclose(units.convert(x, out=x), converted, rtol=1e-5)
+            expected = (X - units.centre) / scale
+            assert_allclose(converted * units.common, expected, rtol=1e-5)
+            assert (units.common == 1.0) == (np.ptp(scale) > 0.0)
 
     def test_sparse_features_are_scaled_and_not_centred(self):
         rng = np.random.default_rng(0)

@@ -62,8 +62,11 @@ def test_one_aligned_line_an_iteration(estimator, data, capsys):
     words = re.split(r"\s{2,}", header.strip())
     assert words[:4] == ["iter", "upper bound", "lower bound", "gap"]
     assert words[4] == ("1/sigma" if hasattr(estimator, "scale_") else "passes")
-    assert words[5:] == ["time", "at most"]
+    scores = getattr(estimator, "validation_scores_", None)
+    assert words[5:] == [*(["validation score"] if scores else []), "time", "at most"]
     columns = [line.split() for line in lines]
+    if scores:
+        assert_allclose([float(column[5]) for column in columns], scores, rtol=1e-5)
     assert [int(column[0]) for column in columns] == list(range(1, len(lines) + 1))
     history = estimator.history_
     for epoch, column in enumerate(columns):

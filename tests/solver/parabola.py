@@ -19,6 +19,10 @@ class At:
 
     theta: np.ndarray
 
+    @property
+    def square(self):
+        return float(self.theta @ self.theta)
+
 
 @dataclass(frozen=True)
 class Parabola:
