@@ -494,7 +494,8 @@ class TestParameters:
         model = RobustRegressor(Ridge(), random_state=0).fit(X, y, weight)
         y = np.where(weight == 0.0, 1e6, y)
         other = RobustRegressor(Ridge(), random_state=0).fit(X, y, weight)
-        np.testing.assert_array_equal(model.predict(X), other.predict(X))
+        # The huge targets are multiplied by zero; BLAS may add up in another order.
+        np.testing.assert_allclose(model.predict(X), other.predict(X), rtol=1e-12)
 
     def test_seeds_make_it_reproducible(self, rng):
         X, _, y = wavy(rng, 200)
