@@ -7,20 +7,26 @@ the start of an optimisation.
 
 import warnings
 
+import dask
+import dask.array as dask_array
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from scipy.sparse import csr_array
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import Ridge
+from sklearn.tree import DecisionTreeRegressor
 
 from sklearn_mm import (
     ContrastiveHebbianClassifier,
     HalfQuadraticRobustRegressor,
+    RobustRegressor,
     robust_curve_fit,
     robust_least_squares,
 )
 from sklearn_mm.kernels import KERNELS, get_kernel
-from sklearn_mm.metrics import bounded_loss
+from sklearn_mm.metrics import bounded_loss, robust_r2_score
 
 common = {
     "deadline": None,
@@ -271,3 +277,209 @@ def test_curve_fit_of_nonsense():
     )
     assert np.isfinite(popt).all()
     assert pcov.shape == (2, 2)
+
+
+def weighted_data(draw):
+    """A table, one or two targets, and now and then sample weights."""
+    X, y = draw(everyday_data(most_rows=40))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    if draw(st.integers(0, 3)) == 0:
+        y = np.column_stack([y, np.sign(y) * rng.random(len(y))])
+    weight = None
+    if draw(st.integers(0, 2)) == 0:
+        weight = rng.integers(0, 3, len(X)) + draw(st.sampled_from([0.0, 0.5]))
+    return X, y, weight
+
+
+@st.composite
+def containers(draw, X):
+    return draw(st.sampled_from([np.asarray, csr_array, np.float32, dask_table]))(X)
+
+
+def dask_table(X):
+    return dask_array.from_array(X, chunks=(7, -1))
+
+
+linear_params = st.fixed_dictionaries(
+    {},
+    optional={
+        "kernel": st.sampled_from(sorted(KERNELS)),
+        "criterion": st.sampled_from(["regemm", "sudemm", "fixed", "graduated"]),
+        "cov_type": st.sampled_from(["nonrobust", "HC3"]),
+        "alpha": st.sampled_from([0.0, 1e-6, 1.0, 100.0]),
+        "l1_ratio": st.sampled_from([0.0, 0.5, 1.0]),
+        "fit_intercept": st.booleans(),
+        "init": st.sampled_from(["auto", "ols"]),
+    },
+)
+
+
+def says_what_it_knows(data):
+    """Intervals, the summary and the metrics of any fit make sense."""
+    with dask.config.set(scheduler="synchronous"):
+        says_what_it_knows_of(data)
+
+
+def says_what_it_knows_of(data):
+    X, y, weight = data.draw(st.composite(weighted_data)(), label="data")
+    params = data.draw(linear_params, label="params")
+    table = data.draw(containers(X), label="table")
+    model = HalfQuadraticRobustRegressor(random_state=0, **params)
+    try:
+        recorded(lambda: model.fit(table, y, sample_weight=weight))
+    except ValueError as error:  # all rows have zero weight, say
+        assert str(error)
+        return
+    predicted = np.asarray(model.predict(X))
+    assert np.isfinite(predicted).all()
+    assert (np.asarray(model.scale_) > 0).all()
+    if table.dtype == np.float64:  # a scale may be below the rounding of float32
+        # Training rows are judged as new rows are.
+        weights = np.asarray(model.confidence(table, y))
+        np.testing.assert_allclose(np.asarray(model.weights_), weights, atol=1e-6)
+    assert (np.asarray(model.robust_r2_) <= 1.0 + ROUNDING).all()
+
+    summary = model.summary()
+    assert len(summary.to_frame()) and str(summary) and summary._repr_html_()
+    ask = [model.conf_int, lambda: model.predict_interval(X, kind="mean")]
+    for i, intervals in enumerate([*ask, lambda: model.predict_interval(X)]):
+        try:
+            low, high = np.moveaxis(np.asarray(recorded(intervals)[0]), -1, 0)
+        except ValueError as error:
+            assert "There are no" in str(error)
+            continue
+        open_ = np.isnan(low) | np.isnan(high)
+        assert (low <= high)[~open_].all()
+        if i:  # undetermined coefficients have none, but predictions always do
+            assert not open_.any()
+            assert ((low <= predicted) & (predicted <= high)).all()
+    scale = np.asarray(model.scale_, dtype=float)
+    loss = bounded_loss(y, predicted, scale=scale, sample_weight=weight)
+    assert 0.0 <= loss <= 1.0 + ROUNDING
+    score, _ = recorded(lambda: robust_r2_score(y, predicted, sample_weight=weight))
+    assert score <= 1.0 + ROUNDING
+
+
+@given(data=st.data())
+@settings(max_examples=30, **common)
+def test_fit_says_what_it_knows(data):
+    says_what_it_knows(data)
+
+
+@pytest.mark.long
+@given(data=st.data())
+@settings(max_examples=3_000, **common)
+def test_fit_says_what_it_knows_at_length(data):
+    says_what_it_knows(data)
+
+
+LEARNERS = [Ridge(), DecisionTreeRegressor(min_samples_leaf=5)]
+
+
+def any_learner_is_not_worse_than_the_median(data):
+    X, y = data.draw(everyday_data(), label="data")
+    learner = data.draw(st.sampled_from(LEARNERS), label="learner")
+    kernel = data.draw(st.sampled_from(BOUNDED), label="kernel")
+    model = RobustRegressor(learner, kernel=kernel, cv=3, max_iter=2, random_state=0)
+    try:
+        _, caught = recorded(lambda: model.fit(X, y))
+    except ValueError as error:  # too few rows
+        assert str(error)
+        return
+    predicted = model.predict(X)
+    assert np.isfinite(predicted).all()
+    assert ((model.weights_ >= 0) & (model.weights_ <= 1)).all()
+    assert np.isfinite(model.scale_) and model.scale_ > 0
+    if caught:
+        return
+    # At ten scales: the fit minimises the loss of rows that it has not seen.
+    judge = {"scale": 10.0 * float(model.scale_), "kernel": kernel}
+    fitted = bounded_loss(y, predicted, **judge)
+    constant = bounded_loss(y, np.full_like(y, np.median(y)), **judge)
+    assert fitted <= constant + 0.1
+
+
+@given(data=st.data())
+@settings(max_examples=10, **common)
+def test_robust_learner_is_not_worse_than_the_median(data):
+    any_learner_is_not_worse_than_the_median(data)
+
+
+@pytest.mark.long
+@given(data=st.data())
+@settings(max_examples=1_000, **common)
+def test_robust_learner_is_not_worse_than_the_median_at_length(data):
+    any_learner_is_not_worse_than_the_median(data)
+
+
+SHAPES = {
+    "line": lambda x, a, b: a * x + b,
+    "decay": lambda x, a, b: a * np.exp(-b * x),
+    "wave": lambda x, a, b: a * np.sin(3.0 * x + b),
+    "redundant": lambda x, a, b: (a + b) * x,
+}
+
+
+def curve_is_not_worse_than_the_start(data):
+    """The robust cost, at the width that was used, is at most that of p0."""
+    f = SHAPES[data.draw(st.sampled_from(sorted(SHAPES)), label="f")]
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
+    m = data.draw(st.sampled_from([3, 8, 30]))
+    x, truth = np.sort(rng.uniform(0.0, 2.0, m)), rng.uniform(0.5, 2.0, 2)
+    noise = data.draw(st.sampled_from([0.0, 0.05]))
+    y = f(x, *truth) + noise * rng.normal(size=m)
+    y[rng.random(m) < data.draw(st.sampled_from([0.0, 0.3]))] += 10.0
+    unit = data.draw(st.sampled_from([1.0, 1.0, 1e-6, 1e6]))
+    if unit != 1.0:
+        f, y = (lambda x, a, b, f=f: unit * f(x, a, b)), unit * y
+    sigma = data.draw(st.sampled_from([None, 1.0, "rows"]), label="sigma")
+    weights = unit * (rng.uniform(0.5, 2.0, m) if sigma == "rows" else np.ones(m))
+    p0 = truth + data.draw(st.sampled_from([0.0, 0.3, 3.0])) * rng.normal(size=2)
+    options = {
+        "kernel": data.draw(st.sampled_from(sorted(KERNELS)), label="kernel"),
+        "absolute_sigma": data.draw(st.booleans(), label="absolute_sigma"),
+        "max_nfev": data.draw(st.sampled_from([1, 5, 50]), label="max_nfev"),
+        "x_scale": data.draw(st.sampled_from([1.0, [1.0, 100.0], "jac"])),
+    }
+    if data.draw(st.booleans(), label="bounds"):
+        options["bounds"] = (p0 - 0.2, p0 + 1.0)
+    if data.draw(st.booleans(), label="scale"):
+        options["scale"] = 0.1 if sigma else 0.1 * unit
+    arguments = (f, x, y, p0, None if sigma is None else weights)
+    try:
+        (popt, pcov, info, *_), _ = recorded(
+            lambda: robust_curve_fit(*arguments, full_output=True, **options)
+        )
+    except RuntimeError as error:
+        assert "max_nfev" in str(error) or "evaluations" in str(error)
+        return
+    assert np.isfinite(popt).all()
+    if "bounds" in options:
+        assert ((popt >= p0 - 0.2) & (popt <= p0 + 1.0)).all()
+    assert pcov.shape == (2, 2)
+    assert not np.isnan(pcov).any()
+    assert (np.diag(pcov) >= 0).all()
+    kernel, scale = get_kernel(options["kernel"]), info["scale"]
+    if scale == 0.0:  # an exact fit
+        return
+    constant = kernel.tuning_constant()
+    tau = constant * scale if np.isfinite(constant) else scale
+
+    def cost(p):
+        return kernel.loss(np.square((f(x, *p) - y) / weights_used / tau)).sum()
+
+    weights_used = 1.0 if sigma is None else weights
+    assert cost(popt) <= cost(p0) * (1.0 + 1e-6) + ROUNDING
+
+
+@given(data=st.data())
+@settings(max_examples=20, **common)
+def test_curve_is_not_worse_than_its_start(data):
+    curve_is_not_worse_than_the_start(data)
+
+
+@pytest.mark.long
+@given(data=st.data())
+@settings(max_examples=2_000, **common)
+def test_curve_is_not_worse_than_its_start_at_length(data):
+    curve_is_not_worse_than_the_start(data)

@@ -217,3 +217,23 @@ def test_start_at_an_exact_solution():
     )
     np.testing.assert_allclose(result.x, TRUTH)
     assert result.success
+
+
+def test_a_subset_that_leads_astray_is_left_out():
+    """Fits to few points with the first one end where fun cannot be evaluated."""
+    rng = np.random.default_rng(0)
+    t = np.linspace(0.5, 2.0, 20)
+    y = 2.0 * t + 0.01 * rng.normal(size=20)
+    y[0] = 1e3
+    astray = []
+
+    def fun(x):
+        if abs(x[0]) > 50.0:
+            astray.append(x[0])
+            raise ValueError("no such model")
+        return x[0] * t - y
+
+    result = robust_least_squares(fun, [1.0], tau="auto")
+    assert astray  # otherwise the test tells nothing
+    assert result.success
+    np.testing.assert_allclose(result.x, 2.0, atol=0.05)

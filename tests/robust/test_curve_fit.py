@@ -147,7 +147,7 @@ def test_absolute_covariance_is_that_of_the_noise():
             True,
             criterion="fixed",
         )
-        for _ in range(120)
+        for _ in range(40)
     ]
     ratio = np.mean([np.diag(c) for _, c in fits], axis=0)
     ratio /= np.var([p for p, _ in fits], axis=0)

@@ -10,6 +10,7 @@ from sklearn_mm._robust.start.candidates import (
     distinct,
     graduated,
     half_masks,
+    middle_scale,
     n_subsets,
     predictable,
     subset_planes,
@@ -140,3 +141,11 @@ def test_distinct_candidates():
     theta = np.array([0.0, 0.1, 5.0, 5.2])[:, None, None]
     chosen = distinct(theta, np.ones((4, 1)), np.array([2.0, 1.0, 4.0, 3.0]), 3, 1.0)
     assert_array_equal(chosen, [1, 3])
+
+
+def test_middle_scale_is_the_deviation_of_normal_residuals(rng):
+    X = rng.normal(size=(2000, 2))
+    rows = whitened(X, 3.0 * rng.normal(size=(2000, 1)))
+    theta = rows.solve(np.ones((1, rows.n_rows)))
+    deviation = rows.residuals(theta).std(axis=-1)
+    assert_allclose(middle_scale(rows, theta), deviation, rtol=0.1)

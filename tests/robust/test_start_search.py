@@ -102,3 +102,12 @@ def test_of_two_regimes_the_larger_one_is_chosen(seed):
     model = HalfQuadraticRobustRegressor(random_state=0).fit(X, y)
     assert np.linalg.norm(model.coef_ - coef[:5]) < 1.0
     assert np.linalg.norm(model.coef_ - coef[:5]) < np.linalg.norm(model.coef_ - other)
+
+
+def test_one_exact_output_of_two_is_told(rng):
+    X, Y = data(rng)
+    exact = X.sum(axis=1, keepdims=True)
+    exact[:36] += 30.0
+    for outputs in ([exact, Y], [Y, exact]):
+        assert Verdict.EXACT in choose(X, np.column_stack(outputs)).verdict
+    assert Verdict.EXACT not in choose(X, np.column_stack([Y, Y])).verdict
