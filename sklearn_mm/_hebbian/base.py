@@ -232,7 +232,8 @@ class BaseContrastiveHebbian(
         batch_size = batch_size_of(self, criterion, X.shape[0])
         random_state = check_random_state(self.random_state)
         sizes = (X.shape[1], *hidden, Y.shape[1])
-        check_loss(self._loss(sizes[-1]), sizes[-1])
+        if not isinstance(self.loss, str):
+            check_loss(self._loss(sizes[-1]), sizes[-1])
         if not (lazy or batch_size is None) and Y.shape[1] <= X.shape[1]:
             Y = Y[:]  # once for all mini-batches, at no more memory than X takes
         if fresh:
