@@ -23,7 +23,12 @@ from scipy.sparse.linalg import LinearOperator
 
 from sklearn_mm._robust.block_structure import BlockStructure
 from sklearn_mm._robust.box import Box, BoxSystem
-from sklearn_mm._robust.differences import Differences, Workers, independent_columns
+from sklearn_mm._robust.differences import (
+    ERROR_POWER,
+    Differences,
+    Workers,
+    independent_columns,
+)
 from sklearn_mm._robust.returned import DOUBLE, Returned, finite, precision
 from sklearn_mm._robust.schur import SchurPlan, SchurSystem
 from sklearn_mm._robust.systems import make_system, weighted_rows, without_columns
@@ -215,10 +220,10 @@ class CallableResidual:
 
     @property
     def jacobian_error(self) -> float:
-        """Relative error of the columns of the Jacobian, roughly."""
+        """Upper bound of the relative error of the Jacobian's columns, roughly."""
         if callable(self._jac):
             return 0.0
-        return self._differences.error(self.precision)
+        return 10.0 * float(self.precision ** ERROR_POWER[self._jac])
 
     def stationarity(self, theta: Array, gradient: Array) -> Array:
         """The gradient, with zeros for parameters that are held by bounds."""

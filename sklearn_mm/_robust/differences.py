@@ -21,8 +21,8 @@ from sklearn_mm._solver.roles import Array, Indices
 # and rounding for one-sided and central differences. A complex step has no rounding.
 _POWER = {"2-point": 1 / 2, "3-point": 1 / 3, "cs": 1}
 
-# Relative errors of derivatives, in relative steps (of central differences, squared).
-_ERROR_IN_STEPS = 10.0
+# Relative errors of derivatives are a few times these powers of the precision.
+ERROR_POWER = {"2-point": 1 / 2, "3-point": 2 / 3, "cs": 1}
 
 Workers = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
 
@@ -61,13 +61,6 @@ class Differences:
             h, one_sided = _kept_inside(h, one_sided, *self.box.reach(theta))
         # Exactly the difference of two numbers.
         return (theta + h) - theta, one_sided
-
-    def error(self, precision: float) -> float:
-        """Relative error of the columns of a Jacobian, roughly."""
-        if self.scheme == "cs":
-            return 0.0
-        order = 1 if self.scheme == "2-point" else 2
-        return _ERROR_IN_STEPS * float(precision ** (order * _POWER[self.scheme]))
 
     def changes(
         self,

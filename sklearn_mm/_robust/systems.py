@@ -56,7 +56,7 @@ def damping_scale(
     """Diagonal matrix of the damping, given the diagonal of the normal matrix."""
     if unit is None:
         if columns is not None:
-            diagonal = columns.update(diagonal)
+            diagonal = columns.squares = np.maximum(columns.squares, diagonal)
         # Parameters on which no residual depends are not moved.
         return np.where(diagonal > _TINY, diagonal, 1.0)
     size = float(np.max(diagonal * np.square(unit), initial=0.0))

@@ -263,11 +263,6 @@ class LargestColumns:
 
     squares: Any = 0.0
 
-    def update(self, squares: Array) -> Array:
-        """Include the squared norms of another Jacobian."""
-        self.squares = np.maximum(self.squares, squares)
-        return self.squares
-
 
 class LeastSquaresProblem(LatentProblem, Protocol):
     """A problem whose upper bound is a sum of squares of nonlinear residuals."""

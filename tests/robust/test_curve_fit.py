@@ -8,7 +8,8 @@ from numpy.testing import assert_allclose
 from scipy.optimize import Bounds, curve_fit
 from sklearn.exceptions import ConvergenceWarning
 
-from sklearn_mm import robust_curve_fit
+from sklearn_mm import robust_curve_fit, robust_least_squares
+from sklearn_mm.kernels import get_kernel
 
 TRUTH = np.array([2.5, 1.3, 0.5])
 
@@ -112,8 +113,9 @@ def test_sigma_says_which_points_are_exact():
 def test_absolute_sigma_and_given_scales():
     x, y, wrong = data(12)
     options = {"sigma": np.full(60, 0.05), "full_output": True}
-    *_, info, _, _ = robust_curve_fit(model, x, y, absolute_sigma=True, **options)
+    _, pcov, info, *_ = robust_curve_fit(model, x, y, absolute_sigma=True, **options)
     assert info["scale"] == 1.0
+    assert_allclose(pcov, info["result"].covariance(absolute=True))
     np.testing.assert_array_equal(info["outliers"] | wrong, info["outliers"])
     tau = info["result"].tau
     assert tau == pytest.approx(3.673, abs=1e-3)
@@ -137,20 +139,21 @@ def test_known_errors_do_not_need_a_better_start(seed):
 def test_absolute_covariance_is_that_of_the_noise():
     rng = np.random.default_rng(0)
     x = np.linspace(0, 4, 60)
-    fits = [
-        robust_curve_fit(
-            model,
-            x,
-            model(x, *TRUTH) + 0.05 * rng.normal(size=60),
-            TRUTH,
-            0.05,
-            True,
-            criterion="fixed",
+    tau = get_kernel("smooth_truncated_quadratic").tuning_constant()
+    fits = []
+    for noise in rng.normal(size=(120, 60)):
+        y = model(x, *TRUTH) + 0.05 * noise
+        fits.append(
+            # Without the second start of robust_curve_fit, which takes long.
+            robust_least_squares(
+                lambda p, y=y: (model(x, *p) - y) / 0.05,
+                TRUTH,
+                tau=tau,
+                criterion="fixed",
+            )
         )
-        for _ in range(40)
-    ]
-    ratio = np.mean([np.diag(c) for _, c in fits], axis=0)
-    ratio /= np.var([p for p, _ in fits], axis=0)
+    ratio = np.mean([np.diag(fit.covariance(absolute=True)) for fit in fits], axis=0)
+    ratio /= np.var([fit.x for fit in fits], axis=0)
     assert np.all((ratio > 0.7) & (ratio < 1.45)), ratio
 
 
