@@ -127,7 +127,7 @@ class TestDask:
         with (
             dask.config.set(config),
             distributed.LocalCluster(
-                n_workers=2, threads_per_worker=1, dashboard_address=None
+                n_workers=2, threads_per_worker=1, dashboard_address=":0"
             ) as cluster,
             distributed.Client(cluster),
         ):
