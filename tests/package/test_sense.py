@@ -165,7 +165,7 @@ def not_worse_than_the_majority(data):
 
 
 @given(data=st.data())
-@settings(max_examples=40, **common)
+@settings(max_examples=25, **common)
 def test_classifier_is_not_worse_than_the_majority_class(data):
     not_worse_than_the_majority(data)
 
