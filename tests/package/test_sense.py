@@ -122,6 +122,10 @@ network_params = st.fixed_dictionaries(
         "learning_rate_init": st.sampled_from(["auto", 1e-5, 1e-3, 0.1, 10.0]),
         "alpha": st.sampled_from(["auto", 0.0, 1e-3, 1.0]),
         "early_stopping": st.booleans(),
+        "average": st.booleans(),
+        "standardize": st.booleans(),
+        "inference": st.sampled_from(["block", "coordinate"]),
+        "solver": st.sampled_from(["adam", "sgd", "gd"]),
         "batch_size": st.sampled_from(["auto", 5]),
         "max_iter": st.sampled_from([5, 100]),
     },
@@ -161,7 +165,7 @@ def not_worse_than_the_majority(data):
 
 
 @given(data=st.data())
-@settings(max_examples=40, **common)
+@settings(max_examples=25, **common)
 def test_classifier_is_not_worse_than_the_majority_class(data):
     not_worse_than_the_majority(data)
 
@@ -390,7 +394,7 @@ def any_learner_is_not_worse_than_the_median(data):
     assert np.isfinite(predicted).all()
     assert ((model.weights_ >= 0) & (model.weights_ <= 1)).all()
     assert np.isfinite(model.scale_) and model.scale_ > 0
-    if caught:
+    if caught or len(y) < 12:  # of a few rows, hardly any are left out of a fold
         return
     # At ten scales: the fit minimises the loss of rows that it has not seen.
     judge = {"scale": 10.0 * float(model.scale_), "kernel": kernel}
@@ -412,9 +416,14 @@ def test_robust_learner_is_not_worse_than_the_median_at_length(data):
     any_learner_is_not_worse_than_the_median(data)
 
 
+def decay(x, a, b):
+    with np.errstate(over="ignore"):
+        return a * np.exp(-b * x)
+
+
 SHAPES = {
     "line": lambda x, a, b: a * x + b,
-    "decay": lambda x, a, b: a * np.exp(-b * x),
+    "decay": decay,
     "wave": lambda x, a, b: a * np.sin(3.0 * x + b),
     "redundant": lambda x, a, b: (a + b) * x,
 }

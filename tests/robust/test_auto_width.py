@@ -1,12 +1,15 @@
 """tau="auto": the core of residuals, and where the search for it begins."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from scipy.optimize import least_squares
 from sklearn.exceptions import ConvergenceWarning
 
 from sklearn_mm import robust_least_squares
-from sklearn_mm._robust.core import find_core, median_scale
+from sklearn_mm._robust.auto_width import Candidate, _likeliest
+from sklearn_mm._robust.core import Core, find_core, median_scale
 from sklearn_mm.kernels import get_kernel
 
 TRUTH = np.array([2.5, 1.3, 0.5])
@@ -237,3 +240,12 @@ def test_a_subset_that_leads_astray_is_left_out():
     assert astray  # otherwise the test tells nothing
     assert result.success
     np.testing.assert_allclose(result.x, 2.0, atol=0.05)
+
+
+@pytest.mark.parametrize("unit", [1.0, 1e-12, 1e12])
+def test_without_a_majority_units_do_not_matter(rng, unit):
+    residual = np.concatenate([rng.normal(size=40), rng.uniform(-50, 50, 60)])[:, None]
+    cores = [Core(unit * scale, 0.4) for scale in (1.0, 5.0)]
+    point = SimpleNamespace(residual=unit * residual)
+    candidates = [Candidate(point, core) for core in cores]
+    assert _likeliest(candidates, 1, 1, 50.0 * unit).core == cores[0]

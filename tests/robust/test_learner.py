@@ -16,7 +16,11 @@ from sklearn.ensemble import (
     StackingRegressor,
     VotingRegressor,
 )
-from sklearn.exceptions import ConvergenceWarning, NotFittedError
+from sklearn.exceptions import (
+    ConvergenceWarning,
+    DataConversionWarning,
+    NotFittedError,
+)
 from sklearn.kernel_ridge import KernelRidge
 from sklearn.linear_model import (
     LinearRegression,
@@ -829,3 +833,11 @@ def test_core_scale_without_a_core(rng):
     assert core_scale(size, np.ones(100)) == pytest.approx(kept)
     normal = 3.0 * rng.normal(size=4000)
     assert core_scale(normal, np.ones(4000)) == pytest.approx(3.0, rel=0.05)
+
+
+def test_column_of_targets_is_a_vector(data):
+    X, y = data
+    flat = RobustRegressor(Ridge(), random_state=0).fit(X, y)
+    with pytest.warns(DataConversionWarning, match="column-vector"):
+        column = RobustRegressor(Ridge(), random_state=0).fit(X, y[:, None])
+    np.testing.assert_array_equal(column.predict(X), flat.predict(X))
