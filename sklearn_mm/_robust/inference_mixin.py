@@ -40,7 +40,7 @@ class InferenceMixin:
     scale_: Any
     _inference: Inference
     _fitted_kernel: tuple[Kernel, float]  # and its width in noise scales
-    _fitted_criterion: str
+    _fitted_criterion: Any
 
     def conf_int(self, level: float = 0.95) -> Array:
         """Compute confidence intervals of the coefficients.

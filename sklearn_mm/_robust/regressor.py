@@ -463,7 +463,7 @@ class HalfQuadraticRobustRegressor(
         if inference.n_open and Verdict.NARROW not in start.verdict:
             warn_of_open_directions(inference.n_open)
         self._fitted_kernel = kernel, tuning
-        self._fitted_criterion = _name(self.criterion)
+        self._fitted_criterion = self.criterion
         self._record_rows(problem, result.point, tuning, memory.weights)
         self._record_inference(inference)
         self.history_ = history.to_bunch(unit)
@@ -584,10 +584,6 @@ class HalfQuadraticRobustRegressor(
         return run_stages(
             first, last, point, history, self.max_iter, interruptible=True
         )
-
-
-def _name(criterion: Any) -> str:
-    return criterion if isinstance(criterion, str) else type(criterion).__name__
 
 
 def _in_noise_scales(model: LinearResidual, start: Start) -> Start:

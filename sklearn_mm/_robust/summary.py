@@ -229,7 +229,7 @@ def _facts(model: Any, inference: Inference, level: float) -> list[tuple[str, st
         ("Noise scale", _list(model.scale_)),
         ("Robust R²", _r2(inference)),
         ("Kernel", kernel.name or type(kernel).__name__),
-        ("Criterion", f"{model._fitted_criterion}, {model.n_iter_} iterations"),
+        ("Criterion", f"{_name(model._fitted_criterion)}, {model.n_iter_} iterations"),
         ("Certificate", f"objective in [{lower:.6g}, {upper:.6g}]"),
     ]
     if inference.interpolates:  # all residuals are zero, whatever the noise
@@ -261,6 +261,10 @@ def _r2(inference: Inference) -> str:
 
 def _list(values: Any) -> str:
     return ", ".join(f"{value:.4g}" for value in np.atleast_1d(values))
+
+
+def _name(criterion: Any) -> str:
+    return criterion if isinstance(criterion, str) else type(criterion).__name__
 
 
 def _text(column: str, value: float) -> str:
