@@ -125,7 +125,7 @@ def _check_blocks(y, rows, numeric):
     check_lengths("y", y, rows.shape[0])
     if numeric and y.dtype.kind not in "fiubO":
         raise ValueError(f"y must be numeric, got a Dask array of dtype {y.dtype}.")
-    if numeric and y.dtype.kind in "fO" and y.dtype not in (np.float32, np.float64):
+    if numeric and y.dtype.kind in "Of" and y.dtype not in (np.float32, np.float64):
         y = y.astype(np.float64)
     if y.ndim == 2 and y.numblocks[1] > 1:
         y = y.rechunk({1: -1})
