@@ -120,6 +120,30 @@ def test_codes_for_missing_values(rng, code, share, size):
     assert not model.inlier_mask_[bad].any()
 
 
+def test_codes_and_noise_with_a_peak():
+    # The noise of the clean rows looks like that of 40 % of them, for which there must
+    # be enough rows per parameter. (The scale was 472, without a warning.)
+    rng = np.random.default_rng([770030, 50, 3, 2])
+    X, coef, noise = rng.normal(size=(51, 3)), rng.normal(size=4), rng.normal(size=51)
+    y = X @ coef[:3] + coef[3] + noise
+    bad = rng.permutation(50) < 15
+    X, y = X[:50], np.where(bad, 999.0, y[:50])
+    model = fit(X, y)
+    assert_close(model, coef, X, ~bad)
+    assert not model.inlier_mask_[bad].any()
+
+
+@pytest.mark.parametrize("n", [38, 40, 41, 43, 50])
+def test_more_rows_do_not_ask_for_a_larger_share(n):
+    rng = np.random.default_rng(n)
+    for _ in range(5):
+        X, y, coef = plane(rng, n, 3)
+        bad = np.arange(n) < 0.45 * n
+        y[bad] = 999.0
+        model = fit(X, y)
+        assert distance(model, coef) <= 5.0 * standard_error(X[~bad])
+
+
 @pytest.mark.parametrize("code", [0.0, -1.0])
 @pytest.mark.parametrize("share", [0.1, 0.25, 0.35, 0.45])
 def test_codes_among_the_usual_values(code, share):

@@ -384,9 +384,10 @@ def _merge(rows: WhitenedRows, found: Populations) -> Populations:
 def _admitted(rows: WhitenedRows, found: Populations) -> Array:
     """Populations that may be chosen."""
     n, r, w = rows.n_rows, rows.effective, rows.weight
-    least = max(_LEAST_SHARE, _ROWS_PER_PARAMETER * r / n)
-    if n <= 2.0 * _ROWS_PER_PARAMETER * r:
-        least = _MAJORITY * (n + r - 2.0) / (2.0 * n)
+    least = _MAJORITY * (n + r - 2.0) / (2.0 * n)
+    if n > 2.0 * _ROWS_PER_PARAMETER * r:
+        # More rows do not ask for a larger share.
+        least = max(_LEAST_SHARE, min(_ROWS_PER_PARAMETER * r / n, least))
     if np.any(rows.floor > rows.exact):
         return _determined(rows, found, found.share >= least)
     # Rows that lie on the plane, or that have the most frequent value of y.
