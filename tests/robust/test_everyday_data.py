@@ -144,6 +144,21 @@ def test_more_rows_do_not_ask_for_a_larger_share(n):
         assert distance(model, coef) <= 5.0 * standard_error(X[~bad])
 
 
+@pytest.mark.filterwarnings("ignore:.*lie exactly on the fitted plane")
+@pytest.mark.parametrize("noise", [0.0, 1e-10, 1e-6, 1e-5, 1e-3])
+@pytest.mark.parametrize("size, skewed", [((12, 1), 1), ((30, 2), 0), ((40, 1), 2)])
+def test_codes_and_hardly_any_noise(noise, size, skewed):
+    # Between rounding errors and noise, where there are rows of high leverage.
+    for seed in range(12):
+        rng = np.random.default_rng([seed, *size])
+        X, coef = rng.normal(size=size), rng.normal(size=size[1] + 1)
+        X = np.exp(skewed * X) if skewed else X
+        y = X @ coef[:-1] + coef[-1] + noise * rng.normal(size=len(X))
+        y[: len(X) // 4] = 999.0
+        model = fit(X, y)
+        assert distance(model, coef) <= 1e-6 + 50.0 * noise
+
+
 @pytest.mark.parametrize("code", [0.0, -1.0])
 @pytest.mark.parametrize("share", [0.1, 0.25, 0.35, 0.45])
 def test_codes_among_the_usual_values(code, share):

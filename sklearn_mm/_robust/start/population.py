@@ -38,6 +38,8 @@ _WINDOW = 2.0
 _LEAST_CORE = 0.25
 # Largest number of iterations, and relative change of scales that ends them.
 _ROUNDS, _SETTLED = 25, 3e-3
+# Scales, in units of the spread of y, below which planes are refined.
+_FINE = 1e-6
 # Smallest number of degrees of freedom that a fit leaves, or smallest part of the rows
 # if there is a penalty.
 _LEAST_ROWS, _LEAST_PART = 0.5, 1e-6
@@ -125,14 +127,27 @@ class Populations:
         u = np.ones((len(theta), rows.n_rows))
         spent = np.full(len(theta), rows.effective)
         first = np.maximum(scale, rows.floor)
-        state = _State.of(rows, theta, u, spent, first).rescaled(5)
+        state = _State.of(rows, theta, u, spent, first)
+        ahead = state.rescaled(5)
+        # If good rows follow another plane exactly, which is close to this one, their
+        # residuals are of any size, and no scale leaves it any rows. Fit first.
+        lost = ahead.core() <= rows.effective + 1.0
+        state = replace(state, scale=np.where(lost[:, None], first, ahead.scale))
         found = cls(theta.copy(), state.scale, np.zeros(len(theta)), np.empty(u.shape))
         moving = np.arange(len(theta))
         for i in range(_ROUNDS):
             before = state.scale
             u = kernel.weight(state.distance() / tuning**2)
             theta = rows.solve(u, theta)
+            fine = np.any(before < _FINE, axis=1)
+            if i == 0:
+                fine |= lost
+            if fine.any():
+                theta[fine] = rows.refined(u[fine], theta[fine])
             state = _State.of(rows, theta, u, rows.spent(u), before).rescaled(2)
+            if i == 0:  # no exact plane has been found
+                vain = (lost & np.any(state.scale > _FINE, axis=1))[:, None]
+                state = replace(state, scale=np.where(vain, ahead.scale, state.scale))
             rest = np.all(np.abs(state.scale - before) <= _SETTLED * before, axis=1)
             if i == _ROUNDS - 1:
                 rest[:] = True

@@ -236,7 +236,11 @@ def _sign_correlation(rows: WhitenedRows, chosen: Populations) -> Array:
     is not, even clean rows have larger distances than expected.
     """
     near = chosen.distance[0] <= 4.0 * Window.of(rows.n_outputs).square
-    sign = np.sign(rows.residuals(chosen.theta)[0])
+    residual = rows.residuals(chosen.theta)[0]
+    # Rounding errors of an exact output say nothing.
+    sign = np.sign(residual) * (
+        np.abs(residual) > _EXACT_ROUNDINGS * rows.exact[:, None]
+    )
     mass = near * rows.weight
     return np.sin(0.5 * np.pi * (sign * mass) @ sign.T / mass.sum())
 
@@ -391,11 +395,14 @@ def _admitted(rows: WhitenedRows, found: Populations) -> Array:
     if np.any(rows.floor > rows.exact):
         return _determined(rows, found, found.share >= least)
     # Rows that lie on the plane, or that have the most frequent value of y.
-    tiny = np.abs(rows.residuals(found.theta)) <= _EXACT_ROUNDINGS * rows.exact[:, None]
-    mass = tiny.all(axis=1) @ w
+    rounding = _EXACT_ROUNDINGS * rows.exact
+    tiny = (np.abs(rows.residuals(found.theta)) <= rounding[:, None]).all(axis=1)
+    inside = found.distance <= Window.of(rows.n_outputs).square
+    # If the noise is hardly larger than that, only a part of its rows is so close.
+    tiny |= inside & np.any(found.scale <= 10.0 * rounding, axis=1)[:, None]
+    mass = tiny @ w
     value = row_labels(rows.Y)
     if value.max() + 1 < n:
-        inside = found.distance <= Window.of(rows.n_outputs).square
         same = [np.bincount(value, w * mask).max() for mask in inside]
         mass = np.maximum(mass, same)
     exact = (mass >= r + 2.0) & (mass >= 0.5 * found.share * n)
