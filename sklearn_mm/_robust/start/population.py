@@ -128,26 +128,16 @@ class Populations:
         spent = np.full(len(theta), rows.effective)
         first = np.maximum(scale, rows.floor)
         state = _State.of(rows, theta, u, spent, first)
-        ahead = state.rescaled(5)
-        # If good rows follow another plane exactly, which is close to this one, their
-        # residuals are of any size, and no scale leaves it any rows. Fit first.
-        lost = ahead.core() <= rows.effective + 1.0
-        state = replace(state, scale=np.where(lost[:, None], first, ahead.scale))
+        theta, state = _begin(theta, state, kernel, tuning)
         found = cls(theta.copy(), state.scale, np.zeros(len(theta)), np.empty(u.shape))
         moving = np.arange(len(theta))
         for i in range(_ROUNDS):
             before = state.scale
             u = kernel.weight(state.distance() / tuning**2)
             theta = rows.solve(u, theta)
-            fine = np.any(before < _FINE, axis=1)
-            if i == 0:
-                fine |= lost
-            if fine.any():
+            if (fine := np.any(before < _FINE, axis=1)).any():
                 theta[fine] = rows.refined(u[fine], theta[fine])
             state = _State.of(rows, theta, u, rows.spent(u), before).rescaled(2)
-            if i == 0:  # no exact plane has been found
-                vain = (lost & np.any(state.scale > _FINE, axis=1))[:, None]
-                state = replace(state, scale=np.where(vain, ahead.scale, state.scale))
             rest = np.all(np.abs(state.scale - before) <= _SETTLED * before, axis=1)
             if i == _ROUNDS - 1:
                 rest[:] = True
@@ -230,6 +220,31 @@ class _State:
             scale = np.maximum(np.sqrt(square), self.rows.floor)
             state = replace(state, scale=scale)
         return state
+
+
+def _begin(
+    theta: Array, state: _State, kernel: Kernel, tuning: float
+) -> tuple[Array, _State]:
+    """Planes and scales that the iteration starts with.
+
+    If good rows follow a plane exactly, their residuals from one that is close to it
+    are of any size, and no scale leaves it any rows. Such planes are fitted first, and
+    the fits are taken if they are exact.
+    """
+    rows, ahead = state.rows, state.rescaled(5)
+    lost = np.flatnonzero(ahead.core() <= rows.effective + 1.0)
+    if not len(lost):
+        return theta, ahead
+    first = state[lost]
+    u = kernel.weight(first.distance() / tuning**2)
+    fitted = rows.refined(u, rows.solve(u, theta[lost]))
+    after = _State.of(rows, fitted, u, rows.spent(u), first.scale).rescaled(2)
+    exact = np.all(after.scale <= _FINE, axis=1)
+    theta = theta.copy()
+    theta[lost[exact]] = fitted[exact]
+    for name in ("squares", "inflation", "scale"):
+        getattr(ahead, name)[lost[exact]] = getattr(after, name)[exact]
+    return theta, ahead
 
 
 def refined_scale(
