@@ -116,11 +116,13 @@ class DifferencePhases:
             return Block(n_rows, sizes[1:-1], dtype)
 
         # Stacked, since the gradient takes products of stacks: d above z^, mu above dr.
+        # (In the first layer, dr = d, and mu does not occur in the gradient.)
         left, right = stacks(), stacks()
         self.d = [None, *(stack[:n_rows] for stack in left[1:])]
         self.z_hat = [None, *(stack[n_rows:] for stack in left[1:])]
-        self.mu = [None, *(stack[:n_rows] for stack in right[1:])]
-        self.dr = [None, *(stack[n_rows:] for stack in right[1:])]
+        right[1] = self.d[1]
+        self.mu = [None, None, *(stack[:n_rows] for stack in right[2:])]
+        self.dr = [None, right[1], *(stack[n_rows:] for stack in right[2:])]
         self.z, self.t, self.da = block(), block(), block()
         self.p, self.q, self.dp, self.dq = block(), block(), block(), block()
         self._low = block() if box.low > -np.inf else None
@@ -266,10 +268,11 @@ class DifferencePhases:
             _subtract(real(box.low), z, out=self._low.flat)
         if self._high is not None:
             _subtract(real(box.high), z, out=self._high.flat)
-        np.negative(minus_s[H], out=mu[H])
+        above = np.negative(minus_s[H], out=mu[H])
         for k in range(H - 1, 0, -1):
-            _matmul(mu[k + 1], network.back[k], out=q[k])
-            _subtract(q[k], minus_s[k], out=mu[k])
+            _matmul(above, network.back[k], out=q[k])
+            if k > 1:
+                above = _subtract(q[k], minus_s[k], out=mu[k])
         _subtract(self.p.flat, q.flat, out=self.p.flat)
 
     def remember_pulls(self, experience: Experience) -> None:
@@ -341,7 +344,6 @@ class DifferencePhases:
         pulled, H = self._one, self.energy.n_hidden
         _add(self.dp.flat, self.t.flat, out=pulled.flat)
         between(pulled[1], low and low[1], high and high[1], out=d[1])
-        np.copyto(dr[1], d[1])
         for k in range(2, H + 1):
             a = _matmul(d[k - 1], network.coefs[k - 1], out=da[k])
             change = _add(pulled[k], a, out=pulled[k])
@@ -424,7 +426,7 @@ class DifferencePhases:
         return Phases(
             self.z,
             s,
-            self.mu,
+            [None, self.q[1] - self.t[1], *self.mu[2:]],
             miss,
             self.d,
             self.dr,

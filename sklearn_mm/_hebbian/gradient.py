@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from sklearn_mm._hebbian.energy import Array, Energy, Layers, Network, Phases
+from sklearn_mm._hebbian.inputs import transposed_times
 
 # Matrices and biases, as `unpack` gives them.
 Parameters = tuple[list[Array], list[Array]]
@@ -74,15 +75,7 @@ class Stacks:
             else:
                 if common != 1.0:
                     both *= real(common)
-                _input_product(x, both, W)
+                transposed_times(x, both, W)
             if scale != 1.0:
                 W *= real(scale)
                 b *= real(scale)
-
-
-def _input_product(x: Any, right: Array, out: Array) -> None:
-    """Product of the transposed input, which may be sparse."""
-    if isinstance(x, np.ndarray):
-        np.matmul(x.T, right, out=out)
-    else:
-        out[:] = x.T @ right

@@ -141,6 +141,7 @@ class MiniBatches:
         network, energy = point.network, problem.energy
         space = self._space(problem, point, len(rows))
         batch = problem.gather(rows, space.x)
+        squares = problem.sum_of_squares(batch)  # while the rows are in the cache
         phases = space.phases
         problem.drive(network, batch.x, out=phases.drive)
         prescribed = self.criterion.prescribe(memory)
@@ -164,7 +165,7 @@ class MiniBatches:
         previous = math.inf
         while True:
             phases.clamped(network, batch.Y, clamped, kappa)
-            bounds, parts = self._bounds(problem, point, batch, space)
+            bounds, parts = self._bounds(problem, point, batch, squares, space)
             effort = float(max(math.ceil(free), clamped))
             trial = _trial(problem, point, None, bounds, effort, step)
             trial.latent = parts
@@ -182,9 +183,9 @@ class MiniBatches:
             free, clamped = self._more(phases, network, trial, parts, free, clamped)
         if experience is not None:
             self._adapt(trial, memory, first, (free, clamped), parts)
-            phases.remember_error(experience)
             if lesson or self.n_updates % _ASK_EVERY == 0:
                 phases.remember_pulls(experience)
+                phases.remember_error(experience)
         return Inferred(trial, satisfied, effort, capped=capped)
 
     def _more(
@@ -260,20 +261,24 @@ class MiniBatches:
         return space
 
     def _bounds(
-        self, problem: ContrastiveProblem, point: Point, batch: Batch, space: Workspace
+        self,
+        problem: ContrastiveProblem,
+        point: Point,
+        batch: Batch,
+        squares: float,
+        space: Workspace,
     ) -> tuple[Bounds, tuple[float, float]]:
         """Bounds of a batch as a whole, and the gaps of its two phases."""
         phases, share = space.phases, batch.share
         values = problem.energy.loss.value(phases.output_hat, batch.Y)
         if not isinstance(share, np.ndarray):
-            squares, loss = problem.sum_of_squares(batch.x), float(values.sum())
+            loss = float(values.sum())
             made = phases.measure(squares, sum_of_products, loss, share)
         else:
 
             def inner(a: Array, b: Array) -> float:
                 return float(share @ row_products(a, b))
 
-            squares = float(share @ problem.squares(batch.x))
             made = phases.measure(squares, inner, float(share @ values))
         phases.gradient(batch.x, share, space.views, problem.common)
         gradient, theta = space.gradient, point.theta

@@ -30,7 +30,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from sklearn.utils.extmath import row_norms, safe_sparse_dot
+from sklearn.utils.extmath import row_norms
 
 from sklearn_mm._hebbian.difference import DifferencePhases
 from sklearn_mm._hebbian.energy import (
@@ -45,7 +45,7 @@ from sklearn_mm._hebbian.energy import (
     upper_bound,
 )
 from sklearn_mm._hebbian.gradient import Stacks
-from sklearn_mm._hebbian.inputs import NO_UNITS, Units
+from sklearn_mm._hebbian.inputs import NO_UNITS, Units, times
 from sklearn_mm._hebbian.point import Point
 from sklearn_mm._hebbian.row_bounds import RowBounds, gap_curvature, measure
 from sklearn_mm._rows.table import Rows
@@ -177,17 +177,10 @@ class ContrastiveProblem:
 
     def drive(self, network: Network, x: Any, out: Array | None = None) -> Array:
         """The input of the first layer, x W_0 + b_0."""
-        W, b = network.coefs[0], network.intercepts[0]
-        if isinstance(x, np.ndarray):
-            drive = np.matmul(x, W, out=out)
-        else:
-            drive = safe_sparse_dot(x, W, dense_output=True)
-            if out is not None:
-                out[:] = drive
-                drive = out
+        drive = times(x, network.coefs[0], out)
         if self.common != 1.0:
             drive *= drive.dtype.type(self.common)
-        drive += b
+        drive += network.intercepts[0]
         return drive
 
     def squares(self, x: Any) -> Array:
@@ -195,8 +188,11 @@ class ContrastiveProblem:
         norms: Array = row_norms(x, squared=True)
         return norms * self.common**2
 
-    def sum_of_squares(self, x: Any) -> float:
-        """Sum of `squares`."""
+    def sum_of_squares(self, batch: Batch) -> float:
+        """Sum of `squares`, multiplied by the weights of rows that differ in it."""
+        x, share = batch.x, batch.share
+        if isinstance(share, np.ndarray):
+            return float(share @ self.squares(x))
         if isinstance(x, np.ndarray):
             return sum_of_products(x, x) * self.common**2
         return float(self.squares(x).sum())

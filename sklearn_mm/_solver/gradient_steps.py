@@ -144,15 +144,19 @@ class _StochasticStep:
         return Proposal(decrease)
 
     def take(self, problem: Any, point: Any, inferred: Inferred) -> Moved:
-        """Make the step, or a part of it on latents that failed the criterion."""
-        gradient, theta = inferred.trial.bounds.gradient, point.theta
+        """Make the step, or a part of it on latents that failed the criterion.
+
+        The memory of the gradient is used for the direction.
+        """
+        trial, theta = inferred.trial, point.theta
+        gradient, decrease = trial.bounds.gradient, trial.decrease
         assert gradient is not None
         self.n_updates += 1
         rate = self.learning_rate / self.n_updates**self.power_t
         direction, factor = self._direction(gradient, rate)
-        gap = inferred.trial.gap
-        if not inferred.satisfied and gap > _EXACT * abs(inferred.trial.upper):
-            allowed = inferred.trial.decrease / gap
+        gap = trial.gap
+        if not inferred.satisfied and gap > _EXACT * abs(trial.upper):
+            allowed = decrease / gap
             factor *= min(_UNTRUSTED_SHARE, allowed)
         size = abs(factor) * _relative_norm(direction, point.square)
         theta = theta.copy()
@@ -175,7 +179,11 @@ class _StochasticStep:
         self.mean_theta.add(keep, theta, 1.0 - keep)
 
     def _direction(self, gradient: Array, rate: float) -> tuple[Array, float]:
-        """The change of theta, as a vector and its factor."""
+        """The change of theta, as a vector and its factor.
+
+        The vector may take the place of the gradient in memory: what a mini-batch
+        touches should fit into the processor's cache.
+        """
         raise NotImplementedError
 
 
@@ -207,22 +215,19 @@ class Adam(_StochasticStep):
     epsilon: float = 1e-8
     mean: DecayingSum | None = field(default=None, repr=False)
     square: DecayingSum | None = field(default=None, repr=False)
-    buffer: Array | None = field(default=None, repr=False)  # overwritten by each step
 
     def _direction(self, gradient: Array, rate: float) -> tuple[Array, float]:
-        if self.buffer is None or self.buffer.dtype != gradient.dtype:
-            self.buffer = np.empty_like(gradient)
-        buffer = self.buffer
         if self.mean is None or self.square is None:
-            self.mean, self.square = DecayingSum.like(buffer), DecayingSum.like(buffer)
+            self.mean = DecayingSum.like(gradient)
+            self.square = DecayingSum.like(gradient)
         mean, square, t = self.mean, self.square, self.n_updates
         mean.add(self.beta_1, gradient)
-        square.add(self.beta_2, np.multiply(gradient, gradient, out=buffer))
+        square.add(self.beta_2, np.multiply(gradient, gradient, out=gradient))
         # From the stored sums to moments without bias.
         first = mean.factor * (1.0 - self.beta_1) / (1.0 - self.beta_1**t)
         second = math.sqrt(square.factor * (1.0 - self.beta_2))
         correction = math.sqrt(1.0 - self.beta_2**t)
-        np.sqrt(square.stored, out=buffer)
-        buffer += buffer.dtype.type(self.epsilon / second)
-        np.divide(mean.stored, buffer, out=buffer)
-        return buffer, -rate * first * correction / second
+        direction = np.sqrt(square.stored, out=gradient)
+        direction += direction.dtype.type(self.epsilon / second)
+        np.divide(mean.stored, direction, out=direction)
+        return direction, -rate * first * correction / second

@@ -95,13 +95,15 @@ def run_epoch(
             return False
         if monitor is not None:
             monitor.inferred(point, inferred)
+        # Older ones are let go of before the step makes a new one.
+        progress.previous = point.theta
         moved = step.take(problem, point, inferred)
         progress.converged = progress.converged and (
             tol is not None and inference.criterion.converged(trial, moved, memory, tol)
         )
         history.append(inferred, moved, memory)
         progress.memory = memory.after(trial, moved.accepted)
-        progress.previous, progress.point = point.theta, moved.point
+        progress.point = moved.point
         # They hold what was computed at the last point: not while the next one's is.
         del inferred, trial, moved, point
     return True

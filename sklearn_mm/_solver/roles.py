@@ -320,7 +320,7 @@ class Step(Protocol):
         """
 
     def take(self, problem: Any, point: Any, inferred: Inferred) -> Moved:
-        """Make the step."""
+        """Make the step; the memory of the gradient may be used for it."""
 
 
 class Inference(Protocol):

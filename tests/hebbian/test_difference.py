@@ -93,9 +93,10 @@ def test_identities_hold_for_any_pulls(
     for bound in (solved.upper, other):
         assert np.all(found.upper - found.gap <= bound + 1e-10 * scale)
     free_gap = 0.0
-    for gap, k in zip(phases.snapshot().free_gaps[1:], energy.hidden, strict=True):
+    latents = phases.snapshot()
+    for gap, k in zip(latents.free_gaps[1:], energy.hidden, strict=True):
         r = phases.z[k] - (drive if k == 1 else network.affine(phases.z[k - 1], k - 1))
-        miss = r - phases.mu[k]
+        miss = r - latents.mu[k]
         expected = 0.5 * energy.weights[k - 1] * row_products(miss, miss)
         assert np.all(np.abs(gap - expected) <= 1e-10 * scale)
         free_gap = free_gap + expected
