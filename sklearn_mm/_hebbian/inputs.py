@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse
-from sklearn.utils.extmath import safe_sparse_dot
 
 from sklearn_mm._hebbian.energy import Array, unpack
 from sklearn_mm._rows.table import Rows
@@ -28,9 +27,6 @@ _CHUNK = 256  # rows of a chunk, whose copy stays in the processor's cache
 _FEW = 64  # rows of a chunk that ranges of columns are taken from
 _LARGEST_COMMON = 1e6
 _SMALLEST_SQUARE = 1e-30  # smaller ones lose digits in single precision
-# OpenBLAS does not copy the factors of a product with at most so many multiplications,
-# which is faster and leaves more room in the cache. Pieces of fewer columns do not pay.
-_SMALL_PRODUCT, _FEWEST_COLUMNS = 1_000_000, 128
 
 
 @dataclass(frozen=True)
@@ -107,41 +103,6 @@ class Units:
             intercepts[0] += self.centre @ coefs[0]
         coefs[0] *= self.scale[:, None]
         return unfolded
-
-
-def times(x: Any, W: Array, out: Array | None = None) -> Array:
-    """Product of rows, which may be sparse, and a matrix."""
-    if not isinstance(x, np.ndarray):
-        product: Array = safe_sparse_dot(x, W, dense_output=True)
-        if out is None:
-            return product
-        out[:] = product
-        return out
-    first, *others = _pieces(x, W.shape[1])
-    product = np.matmul(x[:, first], W[first], out=out)
-    if others:
-        part = np.empty_like(product)
-        for columns in others:
-            product += np.matmul(x[:, columns], W[columns], out=part)
-    return product
-
-
-def transposed_times(x: Any, right: Array, out: Array) -> None:
-    """Product of transposed rows, which may be sparse, and a matrix."""
-    if isinstance(x, np.ndarray):
-        for columns in _pieces(x, right.shape[1]):
-            np.matmul(x[:, columns].T, right, out=out[columns])
-    else:
-        out[:] = x.T @ right
-
-
-def _pieces(x: Array, n_units: int) -> list[slice]:
-    """Ranges of columns for products that are small enough to be fast."""
-    n_rows, n_columns = x.shape
-    width = _SMALL_PRODUCT // max(n_rows * n_units, 1) // 16 * 16
-    if width < _FEWEST_COLUMNS:
-        width = n_columns
-    return [slice(i, i + width) for i in range(0, n_columns, width)]
 
 
 NO_UNITS = Units()  # those of X
