@@ -219,17 +219,23 @@ class ContrastiveProblem:
 
     def infer(self, point: Point, latent: Latent, effort: float) -> Latent:
         """Make `effort` more passes; latents of another point are continued."""
+        return self.infer_with_drive(point, latent, effort)[0]
+
+    def infer_with_drive(
+        self, point: Point, latent: Latent, effort: float
+    ) -> tuple[Latent, Array]:
+        """The same, and the drive of these rows, which `evaluate` can use again."""
         network, batch = point.network, latent.batch
         passes = round(effort)
         drive = self.drive(network, batch.x)
         point = point.prepared()
         if point.method == "difference":
             self._pass_differences(network, latent, drive, passes)
-            return latent
+            return latent, drive
         if latent.phases is None or isinstance(latent.phases, DifferencePhases):
             latent.phases = point.phases(drive, batch.Y, latent.spare)
         latent.phases.run(network, point.known, drive, batch.Y, passes)
-        return latent
+        return latent, drive
 
     def _pass_differences(
         self, network: Network, latent: Latent, drive: Array, passes: int
@@ -248,10 +254,12 @@ class ContrastiveProblem:
         phases.clamped(network, Y, clamped)
         latent.phases = phases
 
-    def evaluate(self, point: Point, latent: Latent) -> Bounds:
-        """Bounds at a point, and the gradient."""
+    def evaluate(
+        self, point: Point, latent: Latent, drive: Array | None = None
+    ) -> Bounds:
+        """Bounds at a point, and the gradient; the drive there may be given."""
         batch, network = latent.batch, point.network
-        rows = self.row_bounds(point, latent)
+        rows = self.row_bounds(point, latent, drive)
         out = np.empty(len(point.theta), self.dtype)
         target = unpack(out, self.energy.sizes)
         phases = rows.phases
@@ -284,7 +292,9 @@ class ContrastiveProblem:
             mean(rows.gap_curvature),
         )
 
-    def row_bounds(self, point: Point, latent: Latent) -> RowBounds:
+    def row_bounds(
+        self, point: Point, latent: Latent, drive: Array | None = None
+    ) -> RowBounds:
         """Bounds of every row."""
         batch, network = latent.batch, point.network
         squares = self.squares(batch.x)
@@ -296,7 +306,7 @@ class ContrastiveProblem:
                 return RowBounds.of(made, 0.5 * made.curvature)
             latents = phases.snapshot()
         else:
-            drive = self.drive(network, batch.x)
+            drive = self.drive(network, batch.x) if drive is None else drive
             z, z_hat = phases.activations(network)
             latents = evaluate(network, drive, batch.Y, z, z_hat)
             made = measure(self.energy, batch.Y, latents)
@@ -407,19 +417,24 @@ def _call_with_part(
         return function(part, point, *arguments)
 
 
-def _pieces(part: ContrastiveProblem, point: Point, effort: float) -> Iterator[Latent]:
-    """Latents of all rows, a piece at a time: each takes the place of the last one."""
+def _pieces(
+    part: ContrastiveProblem, point: Point, effort: float
+) -> Iterator[tuple[Latent, Array]]:
+    """Latents of all rows and their drive, a piece at a time.
+
+    Each piece takes the place of the last one.
+    """
     latent = None
     most = _SMALL_PIECE if point.prepared().method == "modulus" else _PIECE
     # Of almost the same size.
     size = math.ceil(part.n_samples / math.ceil(max(part.n_samples, 1) / most))
     for start in range(0, max(part.n_samples, 1), max(size, 1)):
         latent = part.start(slice(start, start + size), latent)
-        yield part.infer(point, latent, effort)
+        yield part.infer_with_drive(point, latent, effort)
 
 
 def _cold_bounds(part: ContrastiveProblem, point: Point, effort: float) -> Bounds:
-    parts = (part.evaluate(point, latent) for latent in _pieces(part, point, effort))
+    parts = (part.evaluate(point, *piece) for piece in _pieces(part, point, effort))
     return functools.reduce(operator.add, parts)
 
 
@@ -439,14 +454,14 @@ def upper_after(
     if rows is None:
         found = _pieces(part, point, effort)
     else:
-        found = iter([part.infer(point, part.start(rows), effort)])
+        found = iter([part.infer_with_drive(point, part.start(rows), effort)])
     total = 0.0
-    for latent in found:
+    for latent, drive in found:
         latents: Phases | None
         if isinstance(latent.phases, DifferencePhases):
             latents = latent.phases.snapshot()
         else:
-            latents = part.row_bounds(point, latent).phases
+            latents = part.row_bounds(point, latent, drive).phases
         assert latents is not None
         total += part.upper_bound(candidate, latents, latent.batch)
     return total
