@@ -256,15 +256,17 @@ class Phases:
 
 def evaluate(network: Network, drive: Array, Y: Array, z: Layers, z_hat: Layers):
     """Compute slacks and gaps for any activations in the box, by a backward pass."""
-    energy = network.energy
-    r, a, _ = _residuals(network, drive, z)
-    r_hat, a_hat, output = _residuals(network, drive, z_hat)
-    error = energy.loss.descent(output, Y)
-    s, mu, miss, free_gaps = _dual_point(network, z, a, r, None)
-    *_, clamped_gaps = _dual_point(network, z_hat, a_hat, r_hat, error)
-    d = [None, *(z_hat[k] - z[k] for k in energy.hidden)]
-    dr = [None, *(r_hat[k] - r[k] for k in energy.hidden)]
-    return Phases(z, s, mu, miss, d, dr, output, error, free_gaps, clamped_gaps)
+    hidden, n = network.energy.hidden, len(Y)
+    # Both phases at once, the free one first.
+    both = [None, *(np.concatenate([z[k], z_hat[k]]) for k in hidden)]
+    r, a, output = _residuals(network, np.concatenate([drive, drive]), both)
+    above = np.zeros_like(output)
+    error = network.energy.loss.descent(output[n:], Y, out=above[n:])
+    s, mu, miss, gaps = _dual_point(network, both, a, r, above)
+    first = [[None, *(x[:n] for x in layers[1:])] for layers in (s, mu, miss, gaps)]
+    d, dr = ([None, *(x[n:] - x[:n] for x in layers[1:])] for layers in (both, r))
+    clamped_gaps = [None, *(gap[n:] for gap in gaps[1:])]
+    return Phases(z, *first[:3], d, dr, output[n:], error, first[3], clamped_gaps)
 
 
 def dual_point_of(
@@ -295,7 +297,7 @@ def _dual_point(network: Network, z: Layers, a: Layers, r: Layers, above: Any):
     empty: Layers = [None] * (H + 1)
     s, mu, miss, gaps = (empty.copy() for _ in range(4))
     for k in reversed(energy.hidden):
-        pull = np.zeros_like(z[k]) if above is None else above @ network.back[k]
+        pull = above @ network.back[k]
         low = box.low - a[k] if box.low > -np.inf else None
         high = box.high - a[k] if box.high < np.inf else None
         above = mu[k] = between(pull, low, high, out=np.empty_like(pull))
