@@ -202,8 +202,6 @@ def check_loss(loss: Any, n_outputs: int) -> None:
 
     Tested on two rows, whose targets could be class indicators as well as numbers.
     """
-    if type(loss) in _KNOWN:
-        return
     name = type(loss).__name__
     curvature = getattr(loss, "curvature", None)
     if not (isinstance(curvature, Real) and 0.0 < float(curvature) < float("inf")):
@@ -241,8 +239,6 @@ def check_loss(loss: Any, n_outputs: int) -> None:
                 "output."
             )
 
-
-_KNOWN = (Huber, LogLoss, SquaredError)
 
 #: Losses by the names that the estimators accept.
 LOSSES: dict[str, Loss] = {

@@ -129,7 +129,6 @@ class DifferencePhases:
         self._high = block() if box.high < np.inf else None
         zeros = np.zeros(n_rows * max(sizes[1:-1]), dtype)  # all layers share them
         self._zero = [None, *(zeros[: z.size].reshape(z.shape) for z in self.z[1:])]
-        self._ones = np.ones(n_rows, dtype)
         self._one, self._other = block(), block()  # scratch
         # Of all rows. The drive, x W_0 + b_0, stands for the bias of the first layer.
         self._bias = block()
@@ -278,7 +277,7 @@ class DifferencePhases:
     def remember_pulls(self, experience: Experience) -> None:
         """Store the mean pulls, from which the next batch starts."""
         for k in range(1, self.energy.n_hidden):
-            pulls = self._ones @ self.q[k]
+            pulls = self._stacks.ones @ self.q[k]
             pulls /= self.n_rows
             experience.pulls[k] = pulls
 

@@ -254,7 +254,9 @@ class Phases:
     clamped_gaps: Layers
 
 
-def evaluate(network: Network, drive: Array, Y: Array, z: Layers, z_hat: Layers):
+def evaluate(
+    network: Network, drive: Array, Y: Array, z: Layers, z_hat: Layers
+) -> Phases:
     """Compute slacks and gaps for any activations in the box, by a backward pass."""
     hidden, n = network.energy.hidden, len(Y)
     # Both phases at once, the free one first.
@@ -263,10 +265,25 @@ def evaluate(network: Network, drive: Array, Y: Array, z: Layers, z_hat: Layers)
     above = np.zeros_like(output)
     error = network.energy.loss.descent(output[n:], Y, out=above[n:])
     s, mu, miss, gaps = _dual_point(network, both, a, r, above)
-    first = [[None, *(x[:n] for x in layers[1:])] for layers in (s, mu, miss, gaps)]
-    d, dr = ([None, *(x[n:] - x[:n] for x in layers[1:])] for layers in (both, r))
-    clamped_gaps = [None, *(gap[n:] for gap in gaps[1:])]
-    return Phases(z, *first[:3], d, dr, output[n:], error, first[3], clamped_gaps)
+
+    def free(layers: Layers) -> Layers:
+        return [None, *(x[:n] for x in layers[1:])]
+
+    def change(layers: Layers) -> Layers:
+        return [None, *(x[n:] - x[:n] for x in layers[1:])]
+
+    return Phases(
+        z,
+        free(s),
+        free(mu),
+        free(miss),
+        change(both),
+        change(r),
+        output[n:],
+        error,
+        free(gaps),
+        [None, *(gap[n:] for gap in gaps[1:])],
+    )
 
 
 def dual_point_of(

@@ -28,7 +28,7 @@ class Stacks:
     _left: Layers = field(init=False, repr=False)  # transposed; h does not reach W_H
     _right: Layers = field(init=False, repr=False)
     _eps: Layers = field(init=False, repr=False)
-    _ones: Array = field(init=False, repr=False)  # sums as products, which are faster
+    ones: Array = field(init=False, repr=False)  # sums as products, which are faster
 
     def __post_init__(self) -> None:
         n_rows = len(self.error)
@@ -36,7 +36,7 @@ class Stacks:
         self._left = [None, *(stack.T for stack in inner), last[-n_rows:].T]
         self._eps = [*(stack[-n_rows:] for stack in self.right[1:]), self.error]
         self._right = [self._eps[0], *self.right[2:], self.error]
-        self._ones = np.ones(n_rows, self.error.dtype)
+        self.ones = np.ones(n_rows, self.error.dtype)
 
     @classmethod
     def certified(cls, network: Network, phases: Phases) -> Stacks:
@@ -72,7 +72,7 @@ class Stacks:
             elif k in (0, H):  # fewer numbers than the product has
                 both = eps = both * real(scale)
                 scale = 1.0
-            np.matmul(self._ones, eps, out=b)
+            np.matmul(self.ones, eps, out=b)
             if k > 0:
                 np.matmul(self._left[k], both, out=W)
             else:

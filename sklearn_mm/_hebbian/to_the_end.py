@@ -85,7 +85,7 @@ def _free_passes(
         solver.run(network, point.known, drive, Y, more)
         z, z_hat = solver.activations(network)
         gaps = evaluate(network, drive, Y, z, z_hat).free_gaps
-        yield z, sum(gaps[1:]), passes == max_passes
+        yield z, np.sum(gaps[1:], axis=0), passes == max_passes
 
 
 def _free_energy(network: Network, drive: Array, z: Layers) -> tuple[Array, Array]:
