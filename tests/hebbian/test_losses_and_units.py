@@ -327,8 +327,8 @@ class TestUnits:
 
     def test_sparse_features_are_scaled_and_not_centred(self):
         rng = np.random.default_rng(0)
-        X = scipy.sparse.random(200, 30, 0.1, format="csr", rng=rng)
-        X = X.multiply(10.0 ** rng.integers(-3, 4, 30)).tocsr()
+        X = rng.uniform(size=(200, 30)) * (rng.uniform(size=(200, 30)) < 0.1)
+        X = scipy.sparse.csr_matrix(X * 10.0 ** rng.integers(-3, 4, 30))
         y = np.asarray(X[:, :3].sum(axis=1)).ravel() > 0
         model = ContrastiveHebbianClassifier(
             (8,), learning_rate_init=0.02, max_iter=40, random_state=0

@@ -597,7 +597,7 @@ class TestRobust:
 class TestFrames:
     def test_names_are_kept(self):
         pd = pytest.importorskip("pandas")
-        dd = pytest.importorskip("dask.dataframe")
+        dd = pytest.importorskip("dask.dataframe", exc_type=ImportError)
         X, y = make_data()
         names = [f"column {i}" for i in range(6)]
         table = pd.DataFrame(X, columns=names).assign(y=y)
@@ -624,7 +624,7 @@ class TestFrames:
     def test_columns_of_any_numbers_stay_with_the_workers(self, dtypes, monkeypatch):
         """Those that NumPy does not have would make an array of objects."""
         pd = pytest.importorskip("pandas")
-        dd = pytest.importorskip("dask.dataframe")
+        dd = pytest.importorskip("dask.dataframe", exc_type=ImportError)
         if "pyarrow" in str(dtypes):
             pytest.importorskip("pyarrow")
         X, y = make_data(2_000)
@@ -641,7 +641,7 @@ class TestFrames:
 
     def test_missing_numbers_and_words(self):
         pd = pytest.importorskip("pandas")
-        dd = pytest.importorskip("dask.dataframe")
+        dd = pytest.importorskip("dask.dataframe", exc_type=ImportError)
         X, y = make_data(2_000)
         numbers = pd.array(X[:, 0], dtype="Float64")
         numbers[1_500] = None
@@ -659,7 +659,7 @@ class TestFrames:
     @pytest.mark.parametrize("kind", ["Int64", "category", "string", "boolean"])
     def test_labels(self, kind):
         pd = pytest.importorskip("pandas")
-        dd = pytest.importorskip("dask.dataframe")
+        dd = pytest.importorskip("dask.dataframe", exc_type=ImportError)
         X, y = make_data(2_000)
         words = pd.Series(np.where(y > 0, "yes", "no"))
         labels = pd.Series(y > 0) if kind in ("Int64", "boolean") else words
