@@ -113,6 +113,13 @@ class OneNumber(LogCosh):
         return float(super().value(output, target).sum())
 
 
+class BelowZero(LogCosh):
+    """Positive for one of the two rows that are tried."""
+
+    def value(self, output, target):
+        return super().value(output, target) - 0.1
+
+
 class NewArray(LogCosh):
     def descent(self, output, target, out=None):
         return np.tanh(target - output)
@@ -129,6 +136,7 @@ class WrongSign(LogCosh):
         (NoCurvature(), "NoCurvature: curvature must be a positive number"),
         (Infinite(), "Infinite: curvature must be a positive number"),
         (OneNumber(), "OneNumber: value must return one non-negative number per row"),
+        (BelowZero(), "BelowZero: value must return one non-negative number per row"),
         (NewArray(), "NewArray: descent must write its result to the array out"),
         (WrongSign(), "WrongSign: descent must be minus the gradient of value"),
     ],
