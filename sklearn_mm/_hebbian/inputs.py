@@ -128,7 +128,10 @@ def units_of(
     if sparse:
         origin = np.zeros(n_features)
     else:  # near enough to the mean for sums of squares to keep their digits
-        origin = np.asarray(X[slice(0, 64)], dtype=np.float64).mean(axis=0)
+        start = int(np.argmax(sample_weight > 0))  # others may be of any size
+        head = slice(start, start + 64)
+        few = np.asarray(X[head], dtype=np.float64)
+        origin = few[sample_weight[head] > 0].mean(axis=0)
 
     rows = Rows.of(X, chunk_size or _CHUNK, n_jobs)
     parts = list(rows.map(_moments, sample_weight, args=(origin, total)))

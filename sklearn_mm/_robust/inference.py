@@ -239,12 +239,14 @@ def infer(
 
 
 def _n_undetermined(model: LinearResidual, parts: list[Covariance]) -> int:
-    """Number of rows whose mean is not determined for one of the outputs."""
-    open_ = [P for part in parts if (P := _projector(part)) is not None]
-    numbers = [
-        int(model.rows.sum(_count_undetermined, args=(model.frame, P))) for P in open_
-    ]
-    return max(numbers, default=0)
+    """Number of rows whose mean is not determined.
+
+    What is open depends on rows, weights and penalty, which are those of all outputs.
+    """
+    for part in parts:  # the first one to which the formulas apply
+        if (P := _projector(part)) is not None:
+            return int(model.rows.sum(_count_undetermined, args=(model.frame, P)))
+    return 0
 
 
 def _leverage(model: LinearResidual, distance: Array) -> Column:

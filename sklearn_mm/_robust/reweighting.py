@@ -119,7 +119,7 @@ class ReweightedLeastSquares:
         state, wanted = self.state, []
         state.weights = weights = problem.weights(point, latent, state.weights)
         if self.over_relaxed:
-            wanted.append(curvatures(problem, point, latent))
+            wanted.append(curvatures(problem, point))
         if state.gram is not None:
             wanted += [
                 SumOver(_drift, (weights, state.gram.weights), (), False),
@@ -226,11 +226,9 @@ def _is_close(change: float, size: float) -> bool:
     return bool(change <= _KEEP_DRIFT * size)
 
 
-def curvatures(
-    problem: HalfQuadraticProblem, point: LinearPoint, latent: Confidence
-) -> SumOver:
-    """The sums from which `relaxation_of` is computed."""
-    args = (problem.kernel, problem.tau, latent.effort, _DIFFERENCE)
+def curvatures(problem: HalfQuadraticProblem, point: LinearPoint) -> SumOver:
+    """The sums from which `relaxation_of` is computed, with exact weights."""
+    args = (problem.kernel, problem.tau, _DIFFERENCE)
     return SumOver(_curvatures, (point.residual, problem.sample_weight), args, False)
 
 
@@ -254,11 +252,10 @@ def _curvatures(
     sample_weight: Array,
     kernel: Kernel,
     tau: float,
-    effort: float,
     h: float,
 ) -> Array:
     z = squared_norms(residual, tau)
-    u = kernel.weight(z * effort**2)
+    u = kernel.weight(z)
     shrunk = kernel.weight(z * (1.0 + h))
     return np.array([sample_weight @ u, sample_weight @ (shrunk - u)])
 

@@ -284,6 +284,26 @@ def test_criteria_of_robust_estimation_are_refused(friedman, criterion):
     assert not hasattr(model, "coefs_")
 
 
+@pytest.mark.parametrize(
+    "params", [{}, {"batch_size": None}, {"batch_size": None, "solver": "gd"}]
+)
+def test_criteria_need_the_methods_alone(friedman, params):
+    """They do not compare rounds unless they say so."""
+
+    class Own:
+        def __init__(self, criterion):
+            names = ("satisfied", "attainable", "excessive", "prescribe", "converged")
+            for name in names:
+                setattr(self, name, getattr(criterion, name))
+
+    found, expected = (
+        regressor(criterion=criterion, tol=0.1, **params).fit(*friedman)
+        for criterion in (Own(SufficientDescent()), SufficientDescent())
+    )
+    assert found.n_iter_ == expected.n_iter_
+    assert_array_equal(found.coefs_[0], expected.coefs_[0])
+
+
 def test_warm_start_continues(friedman):
     X, y = friedman
     model = regressor(warm_start=True, max_iter=10).fit(X, y)

@@ -113,6 +113,13 @@ class OneNumber(LogCosh):
         return float(super().value(output, target).sum())
 
 
+class BelowZero(LogCosh):
+    """Positive for one of the two rows that are tried."""
+
+    def value(self, output, target):
+        return super().value(output, target) - 0.1
+
+
 class NewArray(LogCosh):
     def descent(self, output, target, out=None):
         return np.tanh(target - output)
@@ -129,6 +136,7 @@ class WrongSign(LogCosh):
         (NoCurvature(), "NoCurvature: curvature must be a positive number"),
         (Infinite(), "Infinite: curvature must be a positive number"),
         (OneNumber(), "OneNumber: value must return one non-negative number per row"),
+        (BelowZero(), "BelowZero: value must return one non-negative number per row"),
         (NewArray(), "NewArray: descent must write its result to the array out"),
         (WrongSign(), "WrongSign: descent must be minus the gradient of value"),
     ],
@@ -293,6 +301,30 @@ class TestUnits:
         )
         assert_allclose(weighted.centre, repeated.centre)
         assert_allclose(weighted.scale, repeated.scale)
+
+    @pytest.mark.parametrize("size", [1.0, 1e10, 1e30])
+    def test_rows_without_weight_may_be_of_any_size(self, size):
+        X = np.random.default_rng(0).normal(size=(200, 3))
+        weight = np.ones(200)
+        weight[[7, 150]] = weight[:3] = 0.0
+        expected = units_of(X[weight > 0], weight[weight > 0])
+        X[weight == 0.0] *= size
+        for chunk_size in (None, 3, 50):
+            found = units_of(X, weight, chunk_size)
+            assert_allclose(found.centre, expected.centre, rtol=1e-9)
+            assert_allclose(found.scale, expected.scale, rtol=1e-9)
+
+    @pytest.mark.parametrize("kind", [np.asarray, scipy.sparse.csr_array])
+    def test_a_column_may_be_constant_in_a_chunk(self, kind):
+        X = np.random.default_rng(0).random((90, 2))
+        X[:60, 0] = 0.0
+        whole, parts = (
+            units_of(kind(X), np.ones(90), chunk_size) for chunk_size in (90, 30)
+        )
+        assert_allclose(parts.scale, whole.scale)
+        square = np.mean(X**2, axis=0)
+        mean = 0.0 if kind is scipy.sparse.csr_array else X.mean(axis=0)
+        assert_allclose(whole.scale, np.sqrt(square - mean**2))
 
     def test_constant_columns_and_large_numbers(self):
         X = np.column_stack([np.full(50, 7.0), np.arange(50.0), np.zeros(50)])

@@ -20,16 +20,24 @@ SIZES = (20, 16, 16, 16, 4)
 MEMORY = Memory.start(1.0)
 
 
-def make(feedback=0.01, dtype=np.float32, n=300, norm=None, loss="squared_error"):
-    energy = make_energy(feedback, sizes=SIZES, loss=loss)
-    theta = make_theta(0, SIZES, 0.25)
+def make(
+    feedback=0.01,
+    dtype=np.float32,
+    n=300,
+    norm=None,
+    loss="squared_error",
+    sizes=SIZES,
+    alpha=1e-4,
+):
+    energy = make_energy(feedback, sizes=sizes, loss=loss)
+    theta = make_theta(0, sizes, 0.25)
     if norm is not None:
-        W = unpack(theta, SIZES)[0][1]
+        W = unpack(theta, sizes)[0][1]
         W *= norm / np.linalg.norm(W, 2)
     rng = np.random.default_rng(1)
     X = rng.normal(size=(n, 20)).astype(dtype)
     Y = np.eye(4, dtype=dtype)[rng.integers(0, 4, n)]
-    problem = ContrastiveProblem(X, Y, np.broadcast_to(1.0, n), energy, 1e-4)
+    problem = ContrastiveProblem(X, Y, np.broadcast_to(1.0, n), energy, alpha)
     return problem, problem.at(theta.astype(problem.dtype))
 
 
@@ -63,6 +71,25 @@ def test_gradients_are_as_accurate_as_the_criterion_says(feedback, norm, loss):
         assert error @ error <= 0.5 * gradient @ gradient
         assert bounds.gap <= 0.25 * gradient @ gradient
         assert bounds.gap_curvature <= 0.25 * gradient @ gradient
+
+
+def test_the_penalty_is_added_to_bounds_and_gradient():
+    trials = []
+    for alpha in (0.0, 0.3):
+        problem, point = make(alpha=alpha, dtype=np.float64)
+        inference = MiniBatches(Fixed(3))
+        inferred = inference(problem, point, batches()[0], MEMORY, Adam(1e-3))
+        trials.append(inferred.trial)
+    without, penalised = trials
+    coefs, _ = unpack(point.theta, SIZES)
+    penalty = 0.15 * sum(np.sum(W**2) for W in coefs)
+    assert_allclose(penalised.upper - without.upper, penalty)
+    assert_allclose(penalised.lower - without.lower, penalty)
+    added = unpack(penalised.bounds.gradient - without.bounds.gradient, SIZES)
+    for found, W in zip(added[0], coefs, strict=True):
+        assert_allclose(found, 0.3 * W, atol=1e-12)
+    for found in added[1]:
+        assert_allclose(found, 0.0, atol=1e-12)
 
 
 @pytest.mark.parametrize(("norm", "slow"), [(2.0, False), (12.0, True)])
@@ -147,6 +174,20 @@ def test_passes_are_learnt():
         for rows in batches():
             strict(problem, point, rows, MEMORY, Adam(1e-3))
     assert strict.free_passes <= 2 and strict.clamped_passes == 1
+
+
+def test_with_one_hidden_layer_only_the_clamped_phase_takes_more_passes():
+    """Its free phase is exact."""
+    problem, point = make(0.1, sizes=(20, 16, 4), dtype=np.float64)
+    efforts = []
+    for rho in (1e3, 1e-2, 1e-5, 1e-8):
+        inference = MiniBatches(SufficientDescent(rho))
+        inferred = inference(problem, point, batches()[0], MEMORY, Adam(1e-3))
+        assert inferred.satisfied and not inference.slow
+        assert inference.free_passes == MiniBatches(None).free_passes
+        efforts.append(inferred.trial.effort)
+    assert efforts[0] == 1.0
+    assert np.all(np.diff(efforts) > 0.0)
 
 
 def test_half_a_pass_less_after_sixteen_batches_that_had_one_to_spare():

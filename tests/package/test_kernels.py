@@ -9,7 +9,7 @@ from scipy.integrate import trapezoid
 from scipy.optimize import minimize_scalar
 from scipy.stats import chi
 
-from sklearn_mm.kernels import KERNELS, Kernel, get_kernel
+from sklearn_mm.kernels import KERNELS, Kernel, gaussian_moments, get_kernel
 
 ROBUST = [name for name in KERNELS if name != "quadratic"]
 BOUNDED = ["smooth_truncated_quadratic", "geman_mcclure", "welsch", "tukey"]
@@ -135,7 +135,10 @@ def test_subnormal_squares_keep_their_value():
     ],
 )
 def test_tuning_constants_of_the_literature(name, constant):
-    assert_allclose(KERNELS[name].tuning_constant(), constant, atol=6e-4)
+    """For 95% efficiency with one output."""
+    kernel = KERNELS[name]
+    assert_allclose(kernel.tuning_constant(), constant, atol=6e-4)
+    assert_allclose(kernel.efficiency(constant), 0.95, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", ROBUST)
@@ -154,6 +157,17 @@ def test_tuning_constant_gives_its_efficiency(name, d):
     mean_derivative = trapezoid((omega + t * slope / d) * density, t)
     variance = trapezoid(np.square(t * omega) * density, t) / d
     assert_allclose(mean_derivative**2 / variance, 0.9, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("d", [1, 2, 5])
+@pytest.mark.parametrize("width", [0.7, 3.0, 40.0])
+def test_gaussian_moments(name, d, width):
+    kernel = KERNELS[name]
+    t = np.linspace(1e-6, 12.0, 100_001)
+    density, omega = chi.pdf(t, d), kernel.weight(np.square(t / width))
+    expected = [trapezoid(m * density, t) for m in (omega, omega * t**2 / d)]
+    assert_allclose(gaussian_moments(kernel, width, d), expected, atol=1e-5)
 
 
 def test_constant_grows_with_dimension():

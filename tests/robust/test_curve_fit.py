@@ -167,6 +167,17 @@ def test_bounds(bounds):
     np.testing.assert_allclose(ours, theirs, rtol=1e-3)
 
 
+@pytest.mark.parametrize("bounds", [(0.0,), ([0.0] * 4, 1.0), ("low", 1.0), None])
+def test_errors_of_bounds_are_told_with_a_default_start(bounds):
+    x, y, _ = data()
+    told = []
+    for p0 in (None, np.ones(3)):
+        with pytest.raises(ValueError, match=r"bound|convert") as error:
+            robust_curve_fit(model, x, y, p0, bounds=bounds)
+        told.append(str(error.value))
+    assert told[0] == told[1]
+
+
 def test_start_is_scipys():
     seen = []
 

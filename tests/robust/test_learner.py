@@ -747,12 +747,30 @@ class TestScales:
         assert np.median(found.local[part]) < 1.3
 
 
-def test_a_fold_without_weight_is_fitted_as_it_is(rng):
-    X = rng.normal(size=(5, 2))
-    y = X @ [1.0, 2.0]
-    model = make_pipeline(StandardScaler(), LinearRegression())
-    fitted = fit_weighted(clone(model), X, y, np.zeros(5))
-    np.testing.assert_allclose(fitted.predict(X), y)
+class Recorder(RegressorMixin, BaseEstimator):
+    """Remembers the weights that it is given."""
+
+    def fit(self, X, y, sample_weight=None):
+        self.weight_ = sample_weight
+        return self
+
+
+class TestWeights:
+    def test_a_fold_without_weight_is_fitted_as_it_is(self, rng):
+        X = rng.normal(size=(5, 2))
+        y = X @ [1.0, 2.0]
+        model = make_pipeline(StandardScaler(), LinearRegression())
+        fitted = fit_weighted(clone(model), X, y, np.zeros(5))
+        np.testing.assert_allclose(fitted.predict(X), y)
+
+    def test_weights_of_one_are_not_passed(self, rng):
+        """But other equal ones are: a penalty is compared with them."""
+        X = rng.normal(size=(5, 2))
+        for weight in (None, np.ones(5)):
+            assert fit_weighted(Recorder(), X, X[:, 0], weight).weight_ is None
+        for weight in (np.full(5, 2.0), np.arange(1.0, 6.0)):
+            fitted = fit_weighted(Recorder(), X, X[:, 0], weight)
+            np.testing.assert_array_equal(fitted.weight_, weight)
 
 
 class TestGivenScale:

@@ -338,7 +338,10 @@ class TestSeveralOutputs:
                 rtol=1e-7,
             )
             assert both.robust_r2_[k] == pytest.approx(alone.robust_r2_)
-        assert "Output 1" in str(both.summary())
+        for shown in (str(both.summary()), both.summary()._repr_html_()):
+            assert "Output 0" in shown and "Output 1" in shown
+        alone = regressor(**options).fit(X, y).summary()
+        assert "Output" not in str(alone) + alone._repr_html_()
 
     def test_one_column(self, rng):
         X, _, y = sample(rng)

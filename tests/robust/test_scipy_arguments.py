@@ -250,6 +250,17 @@ def test_differences_near_bounds(scheme, width):
         np.testing.assert_allclose(jac, rosenbrock_jac(x), atol=20 * tolerance)
 
 
+def test_steps_that_end_on_a_bound_are_kept():
+    """Each parameter is one step away from a bound."""
+    theta, step = np.array([2.0, 2.0, -2.0, -2.0]), 0.25
+    below, above = np.array([[step, 4.0, step, 4.0], [4.0, step, 4.0, step]])
+    box = Box(theta - below, theta + above)
+    for sign in (-1.0, 1.0):
+        differences = Differences("2-point", sign * step / theta, box)
+        found, _ = differences.steps(theta, np.finfo(float).eps)
+        np.testing.assert_array_equal(found, np.full(4, sign * step))
+
+
 def test_diff_step_is_relative():
     steps, _ = Differences("2-point", np.array([1e-3, 1e-3])).steps(
         np.array([-5.0, 0.0]), np.finfo(float).eps

@@ -137,10 +137,32 @@ def test_predictable_rows(alpha, worse):
     assert keep[0, 6:].mean() > 0.9
 
 
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_where_a_constant_predicts_better_it_judges_the_rows(seed):
+    rng = np.random.default_rng(seed)
+    X, Y = rng.normal(size=(60, 30)), rng.standard_t(2, size=(60, 1))
+    rows = whitened(X, Y, alpha=1e-6)
+    theta, keep, ratio = predictable(rows)
+    assert ratio > 1.0  # nothing can be predicted
+    away = np.abs(Y[:, 0] - np.median(Y))
+    deviation = np.median(away) / 0.6745
+    assert_array_equal(keep[0] > 0.0, away <= 3.0 * deviation)
+    assert_allclose(theta, rows.solve(keep))
+
+
 def test_distinct_candidates():
     theta = np.array([0.0, 0.1, 5.0, 5.2])[:, None, None]
     chosen = distinct(theta, np.ones((4, 1)), np.array([2.0, 1.0, 4.0, 3.0]), 3, 1.0)
     assert_array_equal(chosen, [1, 3])
+
+
+@pytest.mark.parametrize("output", [0, 1])
+def test_candidates_are_as_far_apart_as_their_coefficients_together(output):
+    """In one of the outputs, in units of its own noise."""
+    theta, scale = np.zeros((2, 3, 2)), np.array([[1.0, 10.0]] * 2)
+    for share, n_chosen in ((0.55, 1), (0.6, 2)):  # of a noise scale, three times
+        theta[1, :, output] = share * scale[0, output]
+        assert len(distinct(theta, scale, np.zeros(2), 2, 1.0)) == n_chosen
 
 
 def test_middle_scale_is_the_deviation_of_normal_residuals(rng):

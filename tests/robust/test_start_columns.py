@@ -50,6 +50,17 @@ def test_true_columns_and_rows(p, seed, leverage):
     assert 0.75 < width < 1.3
 
 
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.45])
+def test_outliers_do_not_widen_the_scale(rng, share):
+    noise, bad = rng.normal(size=1000), np.arange(1000) < 1000 * share
+    noise[bad] += rng.uniform(10.0, 30.0, size=bad.sum())
+    rows = SparseRows(np.zeros((1000, 1)), noise, np.ones(1000), False)
+    width, near = rows._near(noise, 0)
+    assert width == pytest.approx(1.0, rel=0.1)
+    assert not near[bad].any()
+    assert near[~bad].mean() > 0.99
+
+
 @pytest.mark.parametrize("alpha", [0.1, 3.0, 30.0])
 def test_whatever_the_penalty(alpha):
     """A small penalty lets a lasso fit every outlier: it must not choose the rows."""

@@ -3,10 +3,14 @@
 import numpy as np
 import pytest
 import scipy.sparse
+from linear_problem import make_model
 from numpy.testing import assert_allclose
 
 from sklearn_mm import HalfQuadraticRobustRegressor
-from sklearn_mm._robust.start.search import Verdict, choose_plane
+from sklearn_mm._robust.normal_equations import least_squares
+from sklearn_mm._robust.start import search
+from sklearn_mm._robust.start.decision import _bias
+from sklearn_mm._robust.start.search import Verdict, all_rows, choose_plane
 from sklearn_mm.kernels import SmoothTruncatedQuadratic
 
 KERNEL = SmoothTruncatedQuadratic()
@@ -60,6 +64,41 @@ def test_given_plane_and_known_scale(rng):
     known = choose(X, Y, scale=np.array([0.5]))
     assert_allclose(known.scale, 0.5)
     assert_allclose(known.theta, theta, atol=0.5)
+
+
+@pytest.mark.parametrize("unit", [1e-6, 1e6])
+def test_planes_of_single_outputs_are_candidates_for_all(rng, monkeypatch, unit):
+    found_in = search._populations
+
+    def in_one_output(rows, own, *args):
+        if rows.n_outputs > 1:
+            return all_rows(rows, own)
+        return found_in(rows, own, *args)
+
+    monkeypatch.setattr(search, "_populations", in_one_output)
+    X, y = data(rng)
+    noise = rng.normal(size=(120, 1))
+    choice = choose(X, unit * np.column_stack([y, y + noise]))
+    assert_allclose(choice.theta / unit, [[1, 1], [1, 1], [1, 1], [0, 0]], atol=0.6)
+    assert_allclose(choice.scale / unit, [1.0, np.sqrt(2.0)], rtol=0.3)
+
+
+@pytest.mark.parametrize("alpha", [1.0, 1e2, 1e4, 1e6])
+@pytest.mark.parametrize("fit_intercept", [True, False])
+def test_bias_is_the_part_of_the_residuals_along_the_fit(rng, alpha, fit_intercept):
+    X = rng.normal(size=(100, 3))
+    Y = X @ rng.normal(size=(3, 2)) + rng.normal(size=(100, 2)) + 5.0
+    weight = rng.uniform(0.5, 2.0, size=100)
+    model = make_model(X, Y, weight, fit_intercept, alpha)
+    point = least_squares(model, weight)
+    fitted = Y - point.residual
+    if fit_intercept:
+        fitted -= np.average(fitted, axis=0, weights=weight)
+    root = np.sqrt(weight)[:, None]
+    direction = root * fitted / np.linalg.norm(root * fitted, axis=0)
+    along = np.sum(direction * root * point.residual, axis=0)
+    expected = along / np.sqrt(weight.sum())
+    assert_allclose(_bias(model, weight, point, shrinks=False), expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -258,6 +258,10 @@ class TestColumns:
         assert rows.total(ones) == 23.0
         assert rows.beside.sum(np.dot, ones, RowNumbers()) == 253
         assert Rows(None, 23, 4).sum(np.dot, ones, RowNumbers()) == 253
+        pairs = np.broadcast_to([1.0, 2.0], (23, 2))
+        assert rows.place(pairs) is pairs
+        assert_array_equal(list(rows.beside.map(np.shape, pairs))[-1], (3, 2))
+        assert_array_equal(rows.beside.sum(np.sum, pairs, args=(0,)), [23.0, 46.0])
 
     def test_arrays_of_any_kind_become_columns(self):
         _, rows = rows_of()
@@ -420,7 +424,11 @@ class TestRanks:
         if held:
             assert_array_equal(entries[0], X[order])
             assert_array_equal(entries[1], y[order])
-            monkeypatch.setattr(sample, "_MOST_ENTRIES", 100)
+            # As many rows travel from each chunk, from which they are then drawn.
+            travelling = len(rows.chunks) * 500 * X.shape[1]
+            monkeypatch.setattr(sample, "_MOST_ENTRIES", travelling)
+            assert norms.sample(500)[-1] != ()
+            monkeypatch.setattr(sample, "_MOST_ENTRIES", travelling - 1)
             again, *_, entries = norms.sample(500)
             assert_array_equal(again, order)
         assert entries == ()
@@ -580,6 +588,10 @@ class TestRobust:
             model = robust(in_blocks(X), in_blocks(targets), **known)
             assert_array_equal(model.coef_, local.coef_)
             assert model.predict(in_blocks(X)).shape == local.predict(X).shape
+        both = np.column_stack([y, -y])
+        by_column = da.from_array(both, chunks=(BLOCK, 1))
+        model = robust(in_blocks(X), by_column, **known)
+        assert_array_equal(model.coef_, robust(X, both, **known).coef_)
         for rows in (X.astype(object), X.astype(str)):
             model = robust(in_blocks(rows), y, **known)
             assert_array_equal(model.coef_, robust(X, y, **known).coef_)

@@ -55,6 +55,7 @@ class TestUnitWeights:
         assert unit == 1.0
         assert weight.shape == (10**9,)
         assert weight.strides == (0,)
+        assert weight[0] == 1.0
 
     @pytest.mark.parametrize(
         "weight", [[1.0, -1.0, 1.0, 1.0], [1.0, np.nan, 1.0, 1.0], [1.0] * 3]
