@@ -18,9 +18,8 @@ conditions, r_{k-1} - mu_k, is p_k - q_k, and the gap is exactly
 
 In other words, (z, s) is the exact free optimum of a nearby network, whose biases in
 each row are b + (p - q). After n passes, the miss p - q is of the order gamma^(n+1) in
-all layers, and the weights grow by 1/gamma from layer to layer on the way down. A pass
-that leaves the last layer out, called half a pass, is therefore almost as good as one
-over all layers.
+all layers, and the weights grow by 1/gamma from layer to layer on the way down.
+Therefore, most passes only go over the lower layers (`schedule`).
 
 **Clamped phase**, z^ = z + d, with pulls p + dp and q + dq:
 
@@ -41,9 +40,9 @@ free gap), and mini-batches are trained on it.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -56,11 +55,13 @@ from sklearn_mm._hebbian.energy import (
     Phases,
     between,
     row_products,
+    sum_of_products,
 )
 from sklearn_mm._hebbian.gradient import Parameters, Stacks
 from sklearn_mm._solver.vectors import add_multiple
 
-_matmul, _add, _subtract, _multiply = np.matmul, np.add, np.subtract, np.multiply
+# (A call of `dot` takes a little less time than one of `matmul`.)
+_dot, _add, _subtract, _multiply = np.dot, np.add, np.subtract, np.multiply
 
 # Passes for which a damping is learnt, and the largest.
 _DAMPED_PASSES, _LARGEST_DAMPING = 8, 0.4
@@ -92,8 +93,14 @@ class Block(list[Any]):
 
     def __init__(self, n_rows: int, sizes: Sequence[int], dtype: Any) -> None:
         self.flat = np.zeros(n_rows * sum(sizes), dtype)
-        parts = np.split(self.flat, n_rows * np.cumsum(sizes)[:-1])
+        ends = n_rows * np.cumsum(sizes)
+        parts = np.split(self.flat, ends[:-1])
         super().__init__([None, *(part.reshape(n_rows, -1) for part in parts)])
+        self._upto = [self.flat[:end] for end in (0, *ends)]
+
+    def upto(self, layer: int) -> Array:
+        """The part of the block that belongs to the layers up to the given one."""
+        return self._upto[layer]
 
 
 class DifferencePhases:
@@ -145,22 +152,20 @@ class DifferencePhases:
     def free(
         self,
         network: Network,
-        passes: float,
+        tops: Sequence[int],
         experience: Experience | None = None,
         learn: bool = False,
     ) -> None:
-        """Start, and make a number of passes; `drive` must have been set.
+        """Start, and make passes; `drive` must have been set.
 
-        With half a pass, which requires three layers, the last one is not over all
-        layers.
+        A pass goes over the layers up to the given one, and no pass over more than the
+        one before.
         """
         p, bias, H = self.p, self._bias, self.energy.n_hidden
         for k in range(1, H):
             np.copyto(p[k], 0.0 if experience is None else experience.pulls[k])
             np.copyto(bias[k + 1], network.intercepts[k])
-        n, top = math.ceil(passes), H
-        for j in range(n):
-            top = H - 1 if j > passes - 1 else H
+        for j, top in enumerate(tops):
             self._forward(network, top)
             self._backward(network, top)
             if experience is not None and j < _DAMPED_PASSES:
@@ -170,10 +175,12 @@ class DifferencePhases:
                     np.copyto(p[k], self.q[k])
         self._forward(network, H)
         self._close(network)
-        if learn and experience is not None and 0 < n <= _DAMPED_PASSES:
-            self._learn(experience, n - 1, range(1, top), self.p)
-            if n > 1:
-                self._learn(experience, n - 2, range(top, H), self.p)
+        if learn and experience is not None:
+            # The last pass of each layer that is damped.
+            for j, (top, after) in enumerate(
+                pairwise([*tops, 1][: _DAMPED_PASSES + 1])
+            ):
+                self._learn(experience, j, range(after, top), self.p)
 
     def more_free(self, network: Network) -> None:
         """Make one more pass, from the pulls implied by the last one."""
@@ -182,6 +189,11 @@ class DifferencePhases:
             np.copyto(self._bias[k + 1], network.intercepts[k])
         self._forward(network, self.energy.n_hidden)
         self._close(network)
+
+    def free_gaps(self) -> list[float]:
+        """Duality gap of the free phase by layer, below the last one."""
+        layers = list(zip(self.energy.weights, self.p[1:-1], strict=False))
+        return [0.5 * w * sum_of_products(miss, miss) for w, miss in layers]
 
     def free_gap_of_rows(self) -> Array:
         """Duality gap of the free phase, row by row."""
@@ -193,10 +205,11 @@ class DifferencePhases:
     def _forward(self, network: Network, top: int) -> None:
         """Compute the activations of the layers up to `top`."""
         box, t, z, zero = self.energy.box, self.t, self.z, self._zero
-        _add(self.p.flat, self._bias.flat, out=t.flat)  # the first bias is the drive
+        # The first bias is the drive.
+        _add(self.p.upto(top), self._bias.upto(top), out=t.upto(top))
         box.clip(t[1], z[1], zero[1])
         for k in range(2, top + 1):
-            made = _matmul(z[k - 1], network.coefs[k - 1], out=z[k])
+            made = _dot(z[k - 1], network.coefs[k - 1], out=z[k])
             box.clip(_add(t[k], made, out=t[k]), z[k], zero[k])
 
     def _backward(self, network: Network, top: int) -> None:
@@ -210,7 +223,7 @@ class DifferencePhases:
                 mu = _subtract(self.z[k], self.t[k], out=self._one[k])
             else:
                 mu = self._multiplier(k)
-            _matmul(mu, network.back[k - 1], out=q[k - 1])
+            _dot(mu, network.back[k - 1], out=q[k - 1])
 
     def _multiplier(self, k: int) -> Array:
         """Clip the pulls q of a layer to the limits of its multipliers."""
@@ -232,7 +245,7 @@ class DifferencePhases:
             self._changes.append(Block(self.n_rows, sizes, self.dtype))
         p, layers = self.p, range(1, top)
         change = self._changes[j] if learn else self._one
-        _subtract(self.q.flat, p.flat, out=change.flat)
+        _subtract(self.q.upto(top - 1), p.upto(top - 1), out=change.upto(top - 1))
         if learn and j:
             self._learn(experience, j - 1, layers, change, -1.0)
         for k in layers:
@@ -269,7 +282,7 @@ class DifferencePhases:
             _subtract(real(box.high), z, out=self._high.flat)
         above = np.negative(minus_s[H], out=mu[H])
         for k in range(H - 1, 0, -1):
-            _matmul(above, network.back[k], out=q[k])
+            _dot(above, network.back[k], out=q[k])
             if k > 1:
                 above = _subtract(q[k], minus_s[k], out=mu[k])
         _subtract(self.p.flat, q.flat, out=self.p.flat)
@@ -320,7 +333,7 @@ class DifferencePhases:
 
     def _free_output(self, network: Network) -> None:
         H = self.energy.n_hidden
-        _matmul(self.z[H], network.coefs[H], out=self.output)
+        _dot(self.z[H], network.coefs[H], out=self.output)
         _add(self.output, network.intercepts[H], out=self.output)
 
     def _pull_back(self, network: Network, above: Array, first: bool) -> None:
@@ -333,10 +346,10 @@ class DifferencePhases:
             _subtract(high.flat, self.da.flat, out=self._other.flat)
             high = self._other
         for k in range(self.energy.n_hidden, 1, -1):
-            _matmul(above, network.back[k], out=dq[k])
+            _dot(above, network.back[k], out=dq[k])
             dmu = _add(dq[k], self.t[k], out=self.z_hat[k])
             above = between(dmu, low and low[k], high and high[k], out=dmu)
-        _matmul(above, network.back[1], out=dq[1])
+        _dot(above, network.back[1], out=dq[1])
 
     def _push_forward(self, network: Network) -> None:
         d, da, dr, low, high = self.d, self.da, self.dr, self._low, self._high
@@ -344,11 +357,11 @@ class DifferencePhases:
         _add(self.dp.flat, self.t.flat, out=pulled.flat)
         between(pulled[1], low and low[1], high and high[1], out=d[1])
         for k in range(2, H + 1):
-            a = _matmul(d[k - 1], network.coefs[k - 1], out=da[k])
+            a = _dot(d[k - 1], network.coefs[k - 1], out=da[k])
             change = _add(pulled[k], a, out=pulled[k])
             between(change, low and low[k], high and high[k], out=d[k])
             _subtract(d[k], a, out=dr[k])
-        _matmul(d[H], network.coefs[H], out=self.output_hat)
+        _dot(d[H], network.coefs[H], out=self.output_hat)
         _add(self.output, self.output_hat, out=self.output_hat)
 
     # Bounds

@@ -9,10 +9,6 @@ import numpy as np
 
 from sklearn_mm._hebbian.energy import Array, Energy, Layers, Network, Phases
 
-# OpenBLAS does not copy the factors of a product with at most so many multiplications,
-# which is faster and leaves more room in the cache. Pieces of fewer columns do not pay.
-_SMALL_PRODUCT, _FEWEST_COLUMNS = 1_000_000, 128
-
 # Matrices and biases, as `unpack` gives them.
 Parameters = tuple[list[Array], list[Array]]
 
@@ -72,26 +68,16 @@ class Stacks:
             elif k in (0, H):  # fewer numbers than the product has
                 both = eps = both * real(scale)
                 scale = 1.0
-            np.matmul(self.ones, eps, out=b)
+            np.dot(self.ones, eps, out=b)
             if k > 0:
-                np.matmul(self._left[k], both, out=W)
+                np.dot(self._left[k], both, out=W)
             else:
                 if common != 1.0:
                     both *= real(common)
-                _input_product(x, both, W)
+                if isinstance(x, np.ndarray):
+                    np.dot(x.T, both, out=W)
+                else:
+                    W[:] = x.T @ both
             if scale != 1.0:
                 W *= real(scale)
                 b *= real(scale)
-
-
-def _input_product(x: Any, right: Array, out: Array) -> None:
-    """Product of the transposed input, which may be sparse."""
-    if not isinstance(x, np.ndarray):
-        out[:] = x.T @ right
-        return
-    width = _SMALL_PRODUCT // max(right.size, 1) // 16 * 16
-    if width < _FEWEST_COLUMNS:
-        width = x.shape[1]
-    for start in range(0, x.shape[1], width):
-        columns = slice(start, start + width)
-        np.matmul(x[:, columns].T, right, out=out[columns])

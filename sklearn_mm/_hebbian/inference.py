@@ -29,6 +29,7 @@ from sklearn_mm._hebbian.energy import (
 )
 from sklearn_mm._hebbian.point import CONTRACTS, Point, contraction
 from sklearn_mm._hebbian.problem import Batch, ContrastiveProblem, clamped_passes
+from sklearn_mm._hebbian.schedule import Schedule
 from sklearn_mm._solver.inference import Continuation, _trial
 from sklearn_mm._solver.roles import (
     Bounds,
@@ -42,10 +43,10 @@ from sklearn_mm.criteria import Fixed
 
 # The damping is learnt in each of the first updates, and in one of eight later on.
 _FIRST_LESSONS, _LESSON_EVERY = 50, 8
-# A pass of the free phase reduces its gap by a factor of about 600. One pass less is
-# tried if a gap that is larger by the first factor would have satisfied the criterion
-# in the last so many batches, of which one in `_ASK_EVERY` is tested.
-_SPARE, _PATIENCE, _ASK_EVERY = 3000.0, 16, 4
+# A layer is refreshed once less (`schedule`) if the criterion would be satisfied with
+# its gap larger by the first factor, which is tested in one of so many batches. A pass
+# of the clamped phase less is tried after so many batches.
+_SPARE, _ASK_EVERY, _PATIENCE = 3000.0, 4, 32
 # Number of updates after which the norms of the matrices, which determine the method of
 # inference, are computed again.
 _LOOK_EVERY = 256
@@ -85,11 +86,10 @@ class MiniBatches:
     criterion: Any
     max_effort: int = 200
     experience: Experience | None = None
-    free_passes: float = 1.5  # a multiple of one half (`difference`)
+    schedule: Schedule | None = None  # of the free phase
     clamped_passes: int = 1
     n_updates: int = 0
-    # Consecutive batches with passes to spare in the free and the clamped phase.
-    spared: list[int] = field(default_factory=lambda: [0, 0])
+    spared: int = 0  # consecutive batches with clamped passes to spare
     slow: bool = False  # passes do not contract, according to the norms or to a batch
     continuation: Continuation = field(
         default_factory=lambda: Continuation(Fixed(), effort=4.0, min_effort=2.0)
@@ -145,28 +145,17 @@ class MiniBatches:
         phases = space.phases
         problem.drive(network, batch.x, out=phases.drive)
         prescribed = self.criterion.prescribe(memory)
-        deep = energy.n_hidden > 1
         experience = self.experience if prescribed is None else None
-        if experience is not None:
-            free, clamped, kappa = (
-                min(self.free_passes, self.max_effort),
-                self.clamped_passes,
-                experience.kappa,
-            )
-        else:  # a given effort, from a start that does not depend on other batches
-            assert prescribed is not None
-            kappa, free = 1.0, min(round(prescribed), self.max_effort)
-            clamped = clamped_passes(free)
-        if energy.n_hidden < 3:  # there are no halves
-            free = math.ceil(free) if deep else 0
+        tops, clamped, kappa = self._plan(energy, prescribed)
         lesson = self.n_updates <= _FIRST_LESSONS or self.n_updates % _LESSON_EVERY == 0
-        phases.free(network, free, experience, lesson)
-        first = free, clamped
+        phases.free(network, tops, experience, lesson)
+        free, first = len(tops), clamped
+        gaps: list[float] | None = None  # by layer, if the free phase had to go on
         previous = math.inf
         while True:
             phases.clamped(network, batch.Y, clamped, kappa)
             bounds, parts = self._bounds(problem, point, batch, squares, space)
-            effort = float(max(math.ceil(free), clamped))
+            effort = float(max(free, clamped))
             trial = _trial(problem, point, None, bounds, effort, step)
             trial.latent = parts
             gap = parts[0] + parts[1]
@@ -180,65 +169,75 @@ class MiniBatches:
             if satisfied or capped or prescribed is not None:
                 break
             previous = gap
-            free, clamped = self._more(phases, network, trial, parts, free, clamped)
+            more_free, more_clamped = self._more(trial, parts, energy)
+            if more_free:
+                gaps = gaps or phases.free_gaps()
+                phases.more_free(network)
+            free, clamped = free + more_free, clamped + more_clamped
         if experience is not None:
-            self._adapt(trial, memory, first, (free, clamped), parts)
+            self._adapt(trial, memory, phases, gaps, clamped > first)
             if lesson or self.n_updates % _ASK_EVERY == 0:
                 phases.remember_pulls(experience)
                 phases.remember_error(experience)
         return Inferred(trial, satisfied, effort, capped=capped)
 
+    def _plan(
+        self, energy: Energy, prescribed: float | None
+    ) -> tuple[list[int], int, float]:
+        """Passes of the free and the clamped phase, and the share of the error."""
+        if prescribed is None:
+            assert self.schedule is not None and self.experience is not None
+            tops = self.schedule.tops[: self.max_effort]
+            return tops, self.clamped_passes, self.experience.kappa
+        # A given effort, from a start that does not depend on other batches.
+        passes = min(round(prescribed), self.max_effort)
+        H = energy.n_hidden
+        return [H] * passes if H > 1 else [], clamped_passes(passes), 1.0
+
     def _more(
-        self,
-        phases: DifferencePhases,
-        network: Any,
-        trial: Trial,
-        parts: tuple[float, float],
-        free: float,
-        clamped: int,
-    ) -> tuple[float, int]:
-        """More passes of the phase that causes most of the gap."""
+        self, trial: Trial, parts: tuple[float, float], energy: Energy
+    ) -> tuple[bool, bool]:
+        """Which phases cause most of the gap, and need another pass."""
         free_gap, clamped_gap = parts
         curved = trial.bounds.gap_curvature > trial.gap
-        deep = phases.energy.n_hidden > 1
         # Both gaps contain what the free phase leaves.
         mostly_free = 2.0 * free_gap > 0.5 * (free_gap + clamped_gap)
-        if deep and mostly_free:
-            phases.more_free(network)
-            free += 1
-        if curved or not mostly_free:
-            clamped += 1
-        return free, clamped
+        return energy.n_hidden > 1 and mostly_free, curved or not mostly_free
 
     def _adapt(
         self,
         trial: Trial,
         memory: Memory,
-        first: tuple[float, int],
-        made: tuple[float, int],
-        parts: tuple[float, float],
+        phases: DifferencePhases,
+        gaps: list[float] | None,
+        more_clamped: bool,
     ) -> None:
-        """Choose the number of passes for the next batch."""
-        spared = self.spared
-        if made[0] > first[0]:
-            self.free_passes, spared[0] = min(first[0] + 0.5, self.max_effort), 0
-        elif self.free_passes > 1 and self.n_updates % _ASK_EVERY == 0:
-            spared[0] = spared[0] + 1 if self._would_do(trial, memory, parts) else 0
-            if spared[0] >= _PATIENCE / _ASK_EVERY:
-                self.free_passes, spared[0] = self.free_passes - 0.5, 0
-        if made[1] > first[1]:
-            self.clamped_passes, spared[1] = min(first[1] + 1, self.max_effort), 0
-        elif self.clamped_passes > 1:
-            spared[1] += 1
-            if spared[1] >= 2 * _PATIENCE:
-                self.clamped_passes, spared[1] = self.clamped_passes - 1, 0
+        """Choose the passes for the next batch.
 
-    def _would_do(
-        self, trial: Trial, memory: Memory, parts: tuple[float, float]
-    ) -> bool:
-        """Whether a much larger free gap would satisfy the criterion."""
-        known = trial.bounds
-        wider = known.lower - 2.0 * _SPARE * parts[0]
+        `gaps` are those of the layers if they were too large.
+        """
+        schedule = self.schedule
+        assert schedule is not None
+        if gaps is not None:
+            schedule.add(gaps, self.max_effort)
+        elif self.n_updates % _ASK_EVERY == 0:
+            gaps = phases.free_gaps()
+            layer = schedule.spare(gaps)
+            share = 0.0 if layer is None else gaps[layer] / (sum(gaps) or 1.0)
+            schedule.tested(layer, not self._would_do(trial, memory, share))
+        if more_clamped:
+            self.clamped_passes = min(self.clamped_passes + 1, self.max_effort)
+            self.spared = 0
+        elif self.clamped_passes > 1:
+            self.spared += 1
+            if self.spared >= _PATIENCE:
+                self.clamped_passes, self.spared = self.clamped_passes - 1, 0
+
+    def _would_do(self, trial: Trial, memory: Memory, share: float) -> bool:
+        """Whether a share of the free gap could be much larger."""
+        known, free_gap = trial.bounds, trial.latent[0]
+        # The gaps of both phases contain it.
+        wider = known.lower - 2.0 * _SPARE * share * free_gap
         bounds = Bounds(known.upper, wider, known.gradient, known.gap_curvature)
         # Its own proposal, since the free gap does not change the gradient's error.
         wide = Trial(bounds, trial.effort, None, trial.propose)
@@ -258,6 +257,7 @@ class MiniBatches:
             self.spaces[n] = space
         if self.experience is None:
             self.experience = Experience.none(problem.energy)
+            self.schedule = Schedule.first(problem.energy.n_hidden)
         return space
 
     def _bounds(

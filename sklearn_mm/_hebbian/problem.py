@@ -181,7 +181,7 @@ class ContrastiveProblem:
         """The input of the first layer, x W_0 + b_0."""
         W, b = network.coefs[0], network.intercepts[0]
         if isinstance(x, np.ndarray):
-            drive = np.matmul(x, W, out=out)
+            drive = np.dot(x, W, out=out)
         else:
             drive = safe_sparse_dot(x, W, dense_output=True)
             if out is not None:
@@ -250,7 +250,8 @@ class ContrastiveProblem:
         if not isinstance(phases, DifferencePhases) or phases.n_rows != len(Y):
             phases = DifferencePhases(self.energy, len(Y), self.dtype)
         phases.drive[:] = drive
-        phases.free(network, passes if self.energy.n_hidden > 1 else 0)
+        H = self.energy.n_hidden
+        phases.free(network, [H] * passes if H > 1 else [])  # exact with one layer
         phases.clamped(network, Y, clamped)
         latent.phases = phases
 

@@ -71,7 +71,7 @@ def _free_passes(
     if point.method == "difference":
         phases = DifferencePhases(energy, len(drive), part.dtype)
         phases.drive[:] = drive
-        phases.free(network, 0)
+        phases.free(network, [])
         while passes < max_passes:
             passes += 1
             if energy.n_hidden > 1:

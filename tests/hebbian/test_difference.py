@@ -1,5 +1,7 @@
 """The difference form: its identities, bounds and gradient."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -22,14 +24,15 @@ FEEDBACKS = (1.0, 0.3, 0.05, 0.01)
 
 
 def phases_of(network, drive, Y, free=3, clamped=2, pulls=None, dtype=np.float64):
-    """Both phases after so many passes."""
+    """Both phases after so many passes; of the free one, or the top of each."""
+    tops = [network.energy.n_hidden] * free if isinstance(free, int) else free
     phases = DifferencePhases(network.energy, len(Y), dtype)
     phases.drive[:] = drive
     experience = None
     if pulls is not None:
         experience = Experience.none(network.energy)
         experience.pulls = pulls
-    phases.free(network, free, experience)
+    phases.free(network, tops, experience)
     phases.clamped(network, Y, clamped)
     return phases
 
@@ -58,7 +61,8 @@ nets = {
     "loss": st.sampled_from(sorted(LOSSES)),
     "activation": st.sampled_from(sorted(BOXES)),
     "n_hidden": st.integers(1, 4),
-    "free": st.sampled_from([0, 1, 1.5, 2, 2.5, 3]),
+    # Layers that the passes leave out, which cannot be more than there are.
+    "free": st.sampled_from([[], [0], [0, 1], [0, 0], [1, 2, 3], [0, 1, 2, 3]]),
     "clamped": st.integers(1, 3),
 }
 
@@ -73,7 +77,8 @@ def test_identities_hold_for_any_pulls(
     )
     energy = network.energy
     pulls = random_pulls(network, seed)
-    phases = phases_of(network, drive, Y, free, clamped, pulls)
+    tops = [max(n_hidden - out, 1) for out in free]
+    phases = phases_of(network, drive, Y, tops, clamped, pulls)
     found = measure(phases, X, Y)
     # The definitions, from activations and slacks alone.
     z_hat = [None, *(phases.z[k] + phases.d[k] for k in energy.hidden)]
@@ -263,14 +268,33 @@ def test_smaller_feedback_than_numbers_can_hold():
 
 
 @pytest.mark.parametrize("n_hidden", [3, 4, 5])
-def test_half_a_pass_reduces_the_gap_like_a_whole_one(n_hidden):
+def test_a_pass_over_part_of_the_layers_reduces_the_gap_like_a_whole_one(n_hidden):
     sizes = (4, *(8,) * n_hidden, 2)
     network, _, drive, Y = make(0, 0.003, n_rows=30, sizes=sizes, scale=0.4)
-    gaps = {}
-    for passes in (1, 1.5, 2):
-        phases = phases_of(network, drive, Y, free=passes)
-        gaps[passes] = phases.free_gap_of_rows().sum()
-    assert gaps[2] <= gaps[1.5] <= 0.05 * gaps[1]
+    once, part, whole = (
+        phases_of(network, drive, Y, [n_hidden, *more]).free_gap_of_rows().sum()
+        for more in ([], [n_hidden - 1], [n_hidden])
+    )
+    assert whole <= part <= 0.05 * once
+
+
+@pytest.mark.parametrize("layer", [1, 2, 3])
+def test_a_pass_refreshes_the_layers_below_its_top(layer):
+    """Their gaps fall by orders of magnitude, those of others hardly change."""
+    network, _, drive, Y = make(3, 0.003, n_rows=30, sizes=(4, *(8,) * 4, 2), scale=0.4)
+    before, after = (
+        np.array(phases_of(network, drive, Y, tops).free_gaps())
+        for tops in ([4], [4, layer + 1])
+    )
+    assert np.all(after[:layer] < 0.05 * before[:layer])
+    assert_allclose(after[layer:], before[layer:], rtol=0.2)
+
+
+def test_free_gaps_of_layers_add_up():
+    network, _, drive, Y = make(5, 0.1, n_rows=7)
+    phases = phases_of(network, drive, Y, 2)
+    assert len(phases.free_gaps()) == network.energy.n_hidden - 1
+    assert_allclose(sum(phases.free_gaps()), phases.free_gap_of_rows().sum())
 
 
 def test_experience_shortens_inference():
@@ -280,7 +304,7 @@ def test_experience_shortens_inference():
     phases.drive[:] = drive
     cold = None
     for _ in range(30):
-        phases.free(network, 2, experience, learn=True)
+        phases.free(network, [3, 3], experience, learn=True)
         phases.clamped(network, Y, 1, experience.kappa)
         found = measure(phases, X, Y)
         cold = found if cold is None else cold
@@ -332,23 +356,23 @@ def test_mean_pulls_are_those_of_all_layers():
     assert np.all(warm <= 1e-15 * cold)
 
 
-@pytest.mark.parametrize("passes", [2, 3])
-def test_damping_leaves_nothing_in_the_direction_of_a_pass(passes):
+@pytest.mark.parametrize("tops", [[3, 3], [3, 3, 3], [3, 2], [3, 3, 2]])
+def test_damping_leaves_nothing_in_the_direction_of_a_pass(tops):
     """What is left after a pass is orthogonal to its change, layer by layer."""
     network, _, drive, _ = make(14, 0.1, n_rows=50, scale=0.5)
-    layers = range(1, network.energy.n_hidden)
     phases = DifferencePhases(network.energy, 50, np.float64)
     phases.drive[:] = drive
 
     def shares(experience):
-        phases.free(network, passes, experience, learn=True)
-        left = [*phases._changes[1:passes], phases.p]
-        return np.array(
-            [
-                [abs(np.vdot(a[k], b[k]) / np.vdot(b[k], b[k])) for k in layers]
-                for a, b in zip(left, phases._changes, strict=True)
-            ]
-        )
+        phases.free(network, tops, experience, learn=True)
+        found = []
+        for j, (top, after) in enumerate(pairwise([*tops, 1])):
+            for k in range(1, top):
+                change = phases._changes[j][k]
+                # The next change, or what remains of it after the last pass.
+                left = (phases._changes[j + 1] if k < after else phases.p)[k]
+                found.append(abs(np.vdot(left, change) / np.vdot(change, change)))
+        return np.array(found)
 
     experience = Experience.none(network.energy)
     before = shares(experience)  # nothing is learnt before the first passes

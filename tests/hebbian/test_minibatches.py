@@ -168,12 +168,12 @@ def test_passes_are_learnt():
     strict = MiniBatches(SufficientDescent(1e-9))
     for rows in batches():
         strict(problem, point, rows, MEMORY, Adam(1e-3))
-    assert strict.free_passes > 2
+    assert len(strict.schedule.tops) > 2
     strict.criterion = SufficientDescent(1e3)
     for _ in range(20):
         for rows in batches():
             strict(problem, point, rows, MEMORY, Adam(1e-3))
-    assert strict.free_passes <= 2 and strict.clamped_passes == 1
+    assert len(strict.schedule.tops) <= 2 and strict.clamped_passes == 1
 
 
 def test_with_one_hidden_layer_only_the_clamped_phase_takes_more_passes():
@@ -184,22 +184,35 @@ def test_with_one_hidden_layer_only_the_clamped_phase_takes_more_passes():
         inference = MiniBatches(SufficientDescent(rho))
         inferred = inference(problem, point, batches()[0], MEMORY, Adam(1e-3))
         assert inferred.satisfied and not inference.slow
-        assert inference.free_passes == MiniBatches(None).free_passes
+        assert inference.schedule.tops == []
         efforts.append(inferred.trial.effort)
     assert efforts[0] == 1.0
     assert np.all(np.diff(efforts) > 0.0)
 
 
-def test_half_a_pass_less_after_sixteen_batches_that_had_one_to_spare():
+def test_one_layer_less_after_sixteen_batches_that_had_one_to_spare():
     problem, point = make()
     inference = MiniBatches(SufficientDescent(1e9))
-    passes = []
+    found = []
     for rows in batches(size=10):
         inference(problem, point, rows, MEMORY, Adam(1e-3))
-        passes.append(inference.free_passes)
-    assert passes[:16] == [1.5] * 15 + [1.0]
+        found.append(inference.schedule.tops)
+    assert found[:16] == [[3, 2]] * 15 + [[3]]
     # One pass is always made.
-    assert passes[16:] == [1.0] * 14
+    assert found[16:] == [[3]] * 14
+
+
+def test_layers_that_leave_the_gap_are_refreshed_more_often():
+    """With rows that need more, and without the others' passes."""
+    sizes = (20, *(16,) * 6, 4)
+    problem, point = make(0.01, sizes=sizes, dtype=np.float64)
+    inference = MiniBatches(SufficientDescent(1e-6))
+    for _ in range(10):
+        for rows in batches():
+            last = inference(problem, point, rows, MEMORY, Adam(1e-3))
+    assert last.satisfied and last.trial.effort == len(inference.schedule.tops)
+    refreshes = np.array(inference.schedule.refreshes)
+    assert np.all(np.diff(refreshes) <= 0) and refreshes[-1] < refreshes[0]
 
 
 @pytest.mark.parametrize("max_effort", [1, 2, 3])
