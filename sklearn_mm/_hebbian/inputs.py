@@ -27,6 +27,8 @@ _CHUNK = 256  # rows of a chunk, whose copy stays in the processor's cache
 _FEW = 64  # rows of a chunk that ranges of columns are taken from
 _LARGEST_COMMON = 1e6
 _SMALLEST_SQUARE = 1e-30  # smaller ones lose digits in single precision
+_TINY = 4.0 * np.finfo(float).tiny  # the inverse of 0.3 times it is finite
+_NO_SQUARE = 1e-305  # and in double precision
 
 
 @dataclass(frozen=True)
@@ -142,9 +144,11 @@ def units_of(
         first = np.zeros(n_features)
     spread = np.sqrt(np.maximum(second - first**2, 0.0))
     span = high - low
+    # If squares vanish even in double precision, about that of uniform numbers.
+    spread = np.where(second < _NO_SQUARE, 0.3 * span, spread)
     # Rounding in a column that is constant but for it.
     constant = spread <= 1e-7 * np.maximum(np.abs(low), np.abs(high))
-    varying = ~(constant | (span <= 0.0))
+    varying = ~(constant | (span <= _TINY))
     scale = np.where(varying, spread, 1.0)
     if _are_alike(span[varying]):
         common = _WIDE * np.sqrt(np.mean(spread[varying] ** 2))

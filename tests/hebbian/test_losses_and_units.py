@@ -333,6 +333,19 @@ class TestUnits:
         big = units_of(1e25 * X.astype(np.float32), np.ones(50))
         assert_allclose(big.scale[1], 1e25 * X[:, 1].std(), rtol=1e-5)
 
+    @pytest.mark.parametrize("factor", [1e-160, 1e-200, 1e-300])
+    def test_squares_that_vanish_in_double_precision(self, factor, rng):
+        X = rng.normal(size=(150, 3))
+        X[:, 2] = 1.0
+        y = X[:, 0] > X[:, 1]
+        units = units_of(factor * X, np.ones(150))
+        # Anything of this size will do.
+        ratios = units.scale[:2] / (factor * X[:, :2].std(axis=0))
+        assert np.all((ratios > 0.5) & (ratios < 2.0))
+        assert units.scale[2] == 1.0
+        model = ContrastiveHebbianClassifier(16, max_iter=200, random_state=0)
+        assert model.fit(factor * X, y).score(factor * X, y) > 0.95
+
     @pytest.mark.parametrize("factor", [1e-25, 1e25])
     @pytest.mark.parametrize("sparse", [False, True])
     def test_squares_beyond_single_precision(self, factor, sparse):
