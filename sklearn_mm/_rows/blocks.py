@@ -18,6 +18,7 @@ of a cluster, threads, or the calling thread.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, suppress
 from typing import Any
 
 import numpy as np
@@ -46,8 +47,19 @@ from sklearn_mm._solver.roles import Array, Indices
 # most as many blocks, the sum equals that of a loop over the blocks to the last bit,
 # and there is no task but those of the blocks.
 _FAN_IN = 32
-# Arrays of this process are sent to the workers on purpose.
-_GRAPH_CARRIES_ROWS = {"distributed.admin.large-graph-warning-threshold": "1TB"}
+
+
+def _sending_rows() -> AbstractContextManager[Any]:
+    """No warning of large graphs: arrays of this process are sent on purpose."""
+    import dask
+
+    # Imported while the option is set, it would add its other options, and all of them
+    # would be gone afterwards.
+    with suppress(ImportError):
+        import distributed  # noqa: F401
+    option = {"distributed.admin.large-graph-warning-threshold": "1TB"}
+    made: AbstractContextManager[Any] = dask.config.set(option)
+    return made
 
 
 class BlockRows:
@@ -114,7 +126,7 @@ class BlockRows:
         if isinstance(values, BlockColumn) or is_constant(values):
             return values
         if isinstance(values, np.ndarray):
-            with dask.config.set(_GRAPH_CARRIES_ROWS):
+            with _sending_rows():
                 sent = [
                     dask.delayed(np.ascontiguousarray(values[chunk]), traverse=False)
                     for chunk in self.chunks
@@ -233,7 +245,7 @@ class BlockRows:
 
         self._trip(pending(columns))
         task = dask.delayed(next_state, pure=False, traverse=False)
-        with dask.config.set(_GRAPH_CARRIES_ROWS):
+        with _sending_rows():
             state = dask.delayed(state, traverse=False)
             made = self._works([SumOver(function, columns, args)])
             for i in order:

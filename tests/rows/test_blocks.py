@@ -4,6 +4,8 @@ With Dask's scheduler in the calling thread; clusters are in `test_distributed.p
 """
 
 import pickle
+import subprocess
+import sys
 import weakref
 
 import numpy as np
@@ -58,6 +60,21 @@ def trips(monkeypatch):
 
 def in_blocks(X, size=BLOCK):
     return da.from_array(X, chunks=(size, *(-1 for _ in X.shape[1:])))
+
+
+def test_options_of_dask_are_left_as_they_were():
+    """Also those of the package that Dask imports when it computes something first."""
+    code = (
+        "import dask.array as da, numpy as np\n"
+        "from sklearn_mm import HalfQuadraticRobustRegressor\n"
+        "X, y = np.arange(40.0).reshape(-1, 1), np.arange(40.0)\n"
+        "rows = da.from_array(X, chunks=(20, 1))\n"
+        "model = HalfQuadraticRobustRegressor().fit(rows, y)\n"  # y is sent
+        "assert abs(rows.sum().compute() - X.sum()) < 1e-9\n"
+        "assert np.allclose(model.predict(rows).compute(), y)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 class File:
