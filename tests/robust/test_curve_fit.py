@@ -228,6 +228,19 @@ def test_nan_policy():
         )
 
 
+def test_points_with_one_of_several_coordinates_missing(rng):
+    def plane(xy, a, b):
+        return a * xy[0] + b * xy[1]
+
+    xy = rng.normal(size=(2, 50))
+    z = plane(xy, 2.0, -1.0) + 0.01 * rng.normal(size=50)
+    xy[0, 3], xy[1, 7] = np.nan, np.nan
+    kept = np.isfinite(xy).all(axis=0)
+    popt, _ = robust_curve_fit(plane, xy, z, nan_policy="omit")
+    same, _ = robust_curve_fit(plane, xy[:, kept], z[kept])
+    np.testing.assert_allclose(popt, same, rtol=1e-12)
+
+
 def test_models_in_single_precision():
     x, y, _ = data(12)
 

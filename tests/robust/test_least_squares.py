@@ -705,3 +705,29 @@ def test_units_within_the_limit_do_not_matter(criterion, unit):
     assert found.status == expected.status
     np.testing.assert_allclose(found.x, expected.x, rtol=1e-6)
     np.testing.assert_allclose(found.cost / unit**2, expected.cost, rtol=1e-9)
+
+
+@pytest.mark.parametrize("kind", [np.asarray, scipy.sparse.csr_array])
+@pytest.mark.parametrize("unit", [1e-5, 1e5])
+def test_units_of_parameters_do_not_matter(unit, kind):
+    """Damping is relative to the columns of the Jacobian, whatever their size."""
+
+    def fun(x):  # Rosenbrock's
+        return np.array([10.0 * (x[1] - x[0] ** 2), 1.0 - x[0]])
+
+    def jac(x):
+        return np.array([[-20.0 * x[0], 10.0], [-1.0, 0.0]])
+
+    usual, other = (
+        robust_least_squares(
+            lambda x, size=size: fun(x / size),
+            size * np.array([-1.2, 1.0]),
+            lambda x, size=size: kind(jac(x / size) / size),
+            kernel="quadratic",
+            gtol=None,  # is absolute
+        )
+        for size in (1.0, unit)
+    )
+    np.testing.assert_allclose(usual.x, [1.0, 1.0], rtol=1e-6)
+    np.testing.assert_allclose(other.x, usual.x * unit, rtol=1e-6)
+    assert other.nfev == usual.nfev
