@@ -286,6 +286,14 @@ def evaluate(
     )
 
 
+def free_gaps(network: Network, drive: Array, z: Layers) -> Array:
+    """Duality gap of the free phase, row by row, for any activations in the box."""
+    r, a, output = _residuals(network, drive, z)
+    gaps = _dual_point(network, z, a, r, np.zeros_like(output))[3]
+    total: Array = np.sum(gaps[1:], axis=0)
+    return total
+
+
 def dual_point_of(
     network: Network, drive: Array, Y: Array, z_hat: Layers
 ) -> tuple[Layers, Array]:

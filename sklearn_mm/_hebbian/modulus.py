@@ -113,17 +113,22 @@ def _inverse(A: Array) -> Array:
 
 
 class ModulusPhases:
-    """Both phases of some rows; the free one is the first half of each array."""
+    """Both phases of some rows, the free one first, or the free phase alone."""
 
-    def __init__(self, network: Network, n_rows: int) -> None:
-        self.n_rows = n_rows
+    def __init__(self, network: Network, n_rows: int, free_only: bool = False) -> None:
+        self.n_rows, self.free_only = n_rows, free_only
+        both = n_rows if free_only else 2 * n_rows
         self.v, self._y, self._x, self._fixed = (
-            Block(2 * n_rows, network.energy.sizes[1:-1], network.dtype)
-            for _ in range(4)
+            Block(both, network.energy.sizes[1:-1], network.dtype) for _ in range(4)
         )
 
+    @property
+    def shape(self) -> tuple[int, bool]:
+        """What others whose memory is used again must have in common with these."""
+        return self.n_rows, self.free_only
+
     def start(self, network: Network, drive: Array) -> ModulusPhases:
-        """Start both phases from the feed-forward activations."""
+        """Start from the feed-forward activations."""
         energy, n, factor = network.energy, self.n_rows, 1.0 / _SIGMA
         a = drive
         for k in energy.hidden:
@@ -131,20 +136,21 @@ class ModulusPhases:
             start = np.subtract(a, z, out=self.v[k][:n])
             start *= network.dtype.type(factor)
             start += z
-            self.v[k][n:] = start
+            if not self.free_only:
+                self.v[k][n:] = start
             a = network.affine(z, k)
         return self
 
     def run(
         self, network: Network, factors: Factors, drive: Array, Y: Array, passes: int
     ) -> None:
-        """Make more passes."""
+        """Make more passes; the free phase alone does not depend on Y."""
         energy, n, v, y, x = network.energy, self.n_rows, self.v, self._y, self._x
         H, fixed = energy.n_hidden, self._fixed
-        _right_hand_sides(network, drive, out=fixed)
+        self._set_right_hand_sides(network, drive)
         # The quadratic function that touches a quadratic loss is the loss itself.
-        constant = getattr(energy.loss, "quadratic", False)
-        if constant and passes:
+        constant = self.free_only or getattr(energy.loss, "quadratic", False)
+        if constant and passes and not self.free_only:
             top = energy.box.clip(v[H][n:], x[H][n:])
             fixed[H][n:] += _touching(network, top, Y)
         for _ in range(passes):
@@ -164,6 +170,17 @@ class ModulusPhases:
                 x[k] += np.matmul(x[k + 1], factors.transposed[k], out=y[k])
             v.flat += x.flat
 
+    def _set_right_hand_sides(self, network: Network, drive: Array) -> None:
+        """Compute the constant part of the equations, divided by sigma."""
+        energy, n, fixed = network.energy, self.n_rows, self._fixed
+        for k in energy.hidden:
+            fixed[k][:n] = drive if k == 1 else network.intercepts[k - 1]
+            if k < energy.n_hidden:
+                fixed[k][:n] -= network.intercepts[k] @ network.back[k]
+            if not self.free_only:
+                fixed[k][n:] = fixed[k][:n]
+        fixed.flat *= network.dtype.type(1.0 / _SIGMA)
+
     def _reflect(self, box: Box) -> None:
         """Set y to the reflection m, and subtract relax z from v."""
         v, y, x = self.v.flat, self._y.flat, self._x.flat
@@ -178,23 +195,10 @@ class ModulusPhases:
         add_multiple(v, -_RELAX, z)
 
     def activations(self, network: Network) -> tuple[Layers, Layers]:
-        """Activations of the free and the clamped phase."""
+        """Activations of the free and the clamped phase, which may have no rows."""
         n, box = self.n_rows, network.energy.box
         z = [box.clip(v, np.empty_like(v)) for v in self.v[1:]]
         return [None, *(layer[:n] for layer in z)], [None, *(layer[n:] for layer in z)]
-
-
-def _right_hand_sides(network: Network, drive: Array, out: Block) -> None:
-    """Compute the constant part of the equations of both phases, divided by sigma."""
-    energy, n = network.energy, len(drive)
-    for k in energy.hidden:
-        if k > 1:
-            out[k][:] = network.intercepts[k - 1]
-        else:
-            out[k][:n] = out[k][n:] = drive
-        if k < energy.n_hidden:
-            out[k] -= network.intercepts[k] @ network.back[k]
-    out.flat *= network.dtype.type(1.0 / _SIGMA)
 
 
 def _touching(network: Network, z: Array, Y: Array) -> Array:

@@ -63,15 +63,19 @@ class Point:
             known = unit_curvatures(self.network)
         return Point(self.network, method, known)
 
-    def phases(self, drive: Array, Y: Array, spare: Any = None) -> Any:
+    def phases(
+        self, drive: Array, Y: Array, spare: Any = None, free_only: bool = False
+    ) -> Any:
         """Latents of a cold start for a method with strong feedback.
 
-        `spare` are latents of other rows, whose memory may be used again.
+        `spare` are latents of other rows, whose memory may be used again. With
+        `free_only`, the clamped phase may be missing.
         """
         if self.method == "coordinate":
             return CoordinatePhases(self.network, drive, Y)
-        if not isinstance(spare, ModulusPhases) or spare.n_rows != len(Y):
-            spare = ModulusPhases(self.network, len(Y))
+        shape = len(Y), free_only
+        if not isinstance(spare, ModulusPhases) or spare.shape != shape:
+            spare = ModulusPhases(self.network, *shape)
         return spare.start(self.network, drive)
 
 

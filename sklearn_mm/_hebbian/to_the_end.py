@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from sklearn_mm._hebbian.difference import DifferencePhases
-from sklearn_mm._hebbian.energy import Array, Layers, Network, evaluate, row_products
+from sklearn_mm._hebbian.energy import Array, Layers, Network, free_gaps, row_products
 from sklearn_mm._hebbian.point import Point
 from sklearn_mm._hebbian.problem import ContrastiveProblem, Latent
 from sklearn_mm._hebbian.row_bounds import squared_rounding
@@ -78,14 +78,13 @@ def _free_passes(
                 phases.more_free(network)
             yield phases.z, phases.free_gap_of_rows(), passes == max_passes
         return
-    solver = point.phases(drive, Y)
+    solver = point.phases(drive, Y, free_only=True)
     while passes < max_passes:
         more = min(_PASSES_PER_TEST, max_passes - passes)
         passes += more
         solver.run(network, point.known, drive, Y, more)
-        z, z_hat = solver.activations(network)
-        gaps = evaluate(network, drive, Y, z, z_hat).free_gaps
-        yield z, np.sum(gaps[1:], axis=0), passes == max_passes
+        z, _ = solver.activations(network)
+        yield z, free_gaps(network, drive, z), passes == max_passes
 
 
 def _free_energy(network: Network, drive: Array, z: Layers) -> tuple[Array, Array]:

@@ -6,7 +6,13 @@ from numpy.testing import assert_allclose
 from reference import LOSSES, loss_of_rows, make
 
 from sklearn_mm._hebbian import coordinate
-from sklearn_mm._hebbian.energy import BOXES, evaluate, row_products, upper_bound
+from sklearn_mm._hebbian.energy import (
+    BOXES,
+    evaluate,
+    free_gaps,
+    row_products,
+    upper_bound,
+)
 from sklearn_mm._hebbian.point import Point
 
 FEEDBACKS = (1.0, 0.5, 0.1)
@@ -51,6 +57,25 @@ def test_modulus_takes_few_passes_where_others_diverge(scale):
     )
     upper, gap = bounds(network, drive, Y, solve("modulus", network, drive, Y, 60))
     assert gap.sum() <= 0.01 * upper.sum()
+
+
+@pytest.mark.parametrize("loss", sorted(LOSSES))
+def test_the_free_phase_alone(loss):
+    """Its iterates and gaps are those of both phases."""
+    network, _, drive, Y = make(3, 0.5, n_rows=5, loss=loss)
+    point = Point(network, "modulus").prepared()
+    alone = point.phases(drive, Y, free_only=True)
+    both = point.phases(drive, Y, spare=alone)
+    for passes in (0, 1, 5):
+        for solver in (alone, both):
+            solver.run(network, point.known, drive, Y, passes)
+        z, none = alone.activations(network)
+        expected, z_hat = both.activations(network)
+        assert all(len(layer) == 0 for layer in none[1:])
+        for a, b in zip(z[1:], expected[1:], strict=True):
+            assert_allclose(a, b, rtol=1e-12, atol=1e-14)
+        gaps = evaluate(network, drive, Y, expected, z_hat).free_gaps
+        assert_allclose(free_gaps(network, drive, z), sum(gaps[1:]), rtol=1e-9)
 
 
 def test_a_pass_over_units_is_the_plain_one():
