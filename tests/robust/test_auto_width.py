@@ -8,7 +8,14 @@ from scipy.optimize import least_squares
 from sklearn.exceptions import ConvergenceWarning
 
 from sklearn_mm import robust_least_squares
-from sklearn_mm._robust.auto_width import Candidate, _likeliest
+from sklearn_mm._robust.auto_width import (
+    _REFINED,
+    _RUNGS,
+    Candidate,
+    _likeliest,
+    _log_likelihood,
+    find_width,
+)
 from sklearn_mm._robust.core import Core, find_core, median_scale
 from sklearn_mm.kernels import get_kernel
 
@@ -249,3 +256,33 @@ def test_without_a_majority_units_do_not_matter(rng, unit):
     point = SimpleNamespace(residual=unit * residual)
     candidates = [Candidate(point, core) for core in cores]
     assert _likeliest(candidates, 1, 1, 50.0 * unit).core == cores[0]
+
+
+@pytest.mark.parametrize("d", [1, 2])
+def test_likelihood_has_the_units_of_a_density(d):
+    """Also where the others are near each other; the more so is then likelier."""
+    found = []
+    for spread, unit in ((3.0, 1.0), (1.0, 1.0), (1.0, 1e-3), (1.0, 1e3)):
+        residual = np.random.default_rng(0).normal(size=(100, d))
+        residual[60:] = 30.0 + spread * residual[60:]
+        point = SimpleNamespace(residual=unit * residual)
+        candidate = Candidate(point, Core(unit, 0.6))
+        nats = _log_likelihood(candidate, d, 50.0 * unit)
+        found.append(nats + 100 * d * np.log(unit))
+    assert found[1] > found[0] + 10.0
+    np.testing.assert_allclose(found[2:], found[1], rtol=1e-9)
+
+
+def test_the_search_ends_once_the_scale_has_settled(rng):
+    """As it has at once where all fits stay where they are."""
+    point = SimpleNamespace(residual=rng.normal(size=(100, 1)))
+    model = SimpleNamespace(residual_dim=1, linearized=lambda point: point)
+    scales = []
+
+    def solve(point, scale, exact):
+        scales.append(scale)
+        return point, False
+
+    find_width(solve, lambda point, _: (point, False), model, point, 1)
+    # At x0 and as wide as its residuals, on the ladder, from subsets, and one refit.
+    assert len(scales) == 2 + len(_RUNGS) + _REFINED + 1

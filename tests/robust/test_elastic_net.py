@@ -8,7 +8,6 @@ from sklearn.linear_model import ElasticNet, Ridge
 from sklearn_mm import HalfQuadraticRobustRegressor
 from sklearn_mm._robust.elastic_net import minimize_bound
 from sklearn_mm._robust.scaling import Scaling
-from sklearn_mm._robust.start.columns import wrap
 from sklearn_mm._rows.table import Rows
 
 
@@ -161,13 +160,6 @@ class TestManyColumns:
         model = regressor(alpha=12.0, l1_ratio=1.0).fit(X, np.column_stack([y, -3 * y]))
         assert model.coef_.shape == (2, 200)
         assert 0 < np.count_nonzero(model.coef_) < 100
-
-    def test_wrap(self, rng):
-        values = np.append(rng.normal(size=999), 50.0)[:, None]
-        wrapped = wrap(values, np.ones(1000), True)
-        assert abs(wrapped[-1, 0]) < 0.1
-        central = np.abs(values) < 1.2
-        np.testing.assert_allclose(wrapped[central], values[central])
 
 
 def test_weights_are_copies(rng):

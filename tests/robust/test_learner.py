@@ -45,7 +45,7 @@ from sklearn_mm._robust.learner.binning import binned_once
 from sklearn_mm._robust.learner.out_of_fold import OutOfFold, halves
 from sklearn_mm._robust.learner.rounds import Reweighting, RobustLoss
 from sklearn_mm._robust.learner.scale import by_prediction, core_scale, shorth
-from sklearn_mm._robust.learner.start import Targets, estimate_noise
+from sklearn_mm._robust.learner.start import Targets, estimate_noise, robust_start
 from sklearn_mm._robust.learner.weighting import fit_weighted, weight_keyword
 from sklearn_mm.criteria import Fixed, Graduated, RelaxedGeneralized
 from sklearn_mm.kernels import KERNELS, get_kernel
@@ -745,6 +745,21 @@ class TestScales:
         targets = Targets(y, np.ones(2000), weighted=False)
         found = estimate_noise(learner, targets, np.zeros(2000))
         assert np.median(found.local[part]) < 1.3
+
+    def test_copies_of_an_output_change_nothing(self, rng):
+        """Neither confidence nor local scale: sizes are means over the outputs."""
+        X, truth, y = wavy(rng)
+        y = truth + (y - truth) * np.where(X[:, 1] > 0.0, 4.0, 1.0)
+        y, _ = spoil(rng, y, 0.3)
+        learner = OutOfFold(spline(), X, list(KFold(2).split(X)))
+        found = []
+        for Y in (y[:, None], np.column_stack([y] * 3)):
+            targets = Targets(Y, np.ones(len(y)), weighted=False)
+            start = robust_start(learner, targets, learner.predict(Y, None))
+            noise = estimate_noise(learner, targets, start)
+            assert noise.local.max() > 1.5
+            found.append(np.column_stack([start[:, 0], noise.local]))
+        np.testing.assert_allclose(*found, rtol=1e-6)
 
 
 class Recorder(RegressorMixin, BaseEstimator):

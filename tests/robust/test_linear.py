@@ -1,5 +1,6 @@
 """Residuals of linear models on implicitly standardised rows."""
 
+import tracemalloc
 from dataclasses import replace
 
 import numpy as np
@@ -239,6 +240,23 @@ def test_products(rng, container, d):
     raw, total = products(X, weight, Y)
     assert_allclose(raw, dense.T @ (weight[:, None] * Y), rtol=1e-12, atol=1e-12)
     assert_allclose(total, weight @ Y)
+
+
+def test_single_precision_is_not_copied_whole(rng):
+    """A copy in double precision would be twice as large as the rows."""
+    X = rng.normal(size=(100_000, 20)).astype(np.float32)
+    V, weight = rng.normal(size=(100_000, 1)), np.ones(100_000)
+    memory = np.empty((100_000, 1))
+    for function, args in (
+        (fitted, (rng.normal(size=(20, 1)), np.zeros(1), memory)),
+        (products, (weight, V)),
+        (dense_sums, (V, weight, Frame(np.zeros(20), np.ones(20), True))),
+    ):
+        tracemalloc.start()
+        function(X, *args)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak < X.nbytes
 
 
 class TestFrame:

@@ -425,6 +425,17 @@ class TestWhatCannotBeTold:
         for part in ("inf", "Intervals", "Noise scale", "R²"):
             assert part not in str(summary)
 
+    def test_one_degree_of_freedom_is_enough(self, rng):
+        X, _, y = sample(rng, 8, 6)
+        with pytest.warns(ConvergenceWarning, match="outliers"):
+            model = regressor(kernel="quadratic").fit(X, y)
+        design = np.column_stack([X, np.ones(8)])
+        noise = np.sum(np.square(y - model.predict(X)))  # / (8 - 7)
+        expected = noise * np.linalg.inv(design.T @ design)
+        np.testing.assert_allclose(model.covariance_, expected, rtol=1e-6)
+        assert np.isfinite(model.conf_int()).all()
+        assert "cannot be estimated" not in str(model.summary())
+
     def test_penalty(self, rng):
         X, _, y = sample(rng)
         model = regressor(alpha=1.0).fit(X, y)
@@ -498,7 +509,7 @@ class TestSummary:
             text = str(regressor().fit(X, targets).summary())
             assert "up to rounding errors" in text
             assert max(map(len, text.splitlines()[:-1])) < 80  # values of t are huge
-        noisy = y + 1e-6 * rng.normal(size=60)
+        noisy = y + 3e-7 * rng.normal(size=60)
         assert "rounding" not in str(regressor().fit(X, noisy).summary())
 
     @pytest.mark.parametrize("fit_intercept", [True, False])

@@ -8,7 +8,7 @@ from scipy.optimize import brentq
 
 from sklearn_mm import HalfQuadraticRobustRegressor
 from sklearn_mm._robust.start import columns as module
-from sklearn_mm._robust.start.columns import explain
+from sklearn_mm._robust.start.columns import explain, wrap
 from sklearn_mm._robust.start.sparse import SparseRows
 
 
@@ -61,6 +61,15 @@ def test_outliers_do_not_widen_the_scale(rng, share):
     assert near[~bad].mean() > 0.99
 
 
+@pytest.mark.parametrize("n", [1, 4, 5])
+def test_best_half_is_a_majority(rng, n):
+    residual = rng.normal(size=n)
+    rows = SparseRows(np.zeros((n, 1)), residual, np.ones(n), False)
+    best = rows._best_half(residual) > 0.0
+    assert 0.5 * n < best.sum() <= 0.5 * n + 1.0
+    assert np.abs(residual[best]).max() <= np.abs(residual[~best]).min(initial=np.inf)
+
+
 @pytest.mark.parametrize("alpha", [0.1, 3.0, 30.0])
 def test_whatever_the_penalty(alpha):
     """A small penalty lets a lasso fit every outlier: it must not choose the rows."""
@@ -69,6 +78,14 @@ def test_whatever_the_penalty(alpha):
     model.fit(Z, y)
     assert not model.inlier_mask_[bad].any()
     assert model.inlier_mask_[~bad].mean() > 0.85
+
+
+def test_far_values_are_drawn_to_the_middle(rng):
+    values = np.append(rng.normal(size=999), 50.0)[:, None]
+    wrapped = wrap(values, np.ones(1000), True)
+    assert abs(wrapped[-1, 0]) < 0.1
+    central = np.abs(values) < 1.2
+    np.testing.assert_allclose(wrapped[central], values[central])
 
 
 def test_criterion_by_its_definition():

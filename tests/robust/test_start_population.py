@@ -239,6 +239,47 @@ def test_a_second_plane_takes_rows(monkeypatch, n_others):
     assert found == (always if n_others >= 9 else never)
 
 
+@pytest.mark.parametrize(("slope", "narrower"), [(1.0, 0.2), (0.0, 0.9999)])
+def test_evidence_knows_rows_in_a_band(rng, slope, narrower):
+    """Their number and their residuals against the law of all rows in the window.
+
+    A band of nearly the whole window has fewer rows than expected: they tell nothing.
+    """
+    x, wide = rng.normal(size=(200, 1)), 3.0
+    narrow, apart = narrower * wide, slope * x[:, 0]
+    y = wide * rng.normal(size=200)
+    y[:80] = apart[:80] + narrow * rng.normal(size=80)
+    y[80:90] = 1.9999 * wide  # nearly two scales
+    rows = WhitenedRows.of(x, y[:, None], np.ones(200), np.zeros(1), True)
+
+    def population(slope, scale):
+        theta = rows.whiten(np.array([[slope], [0.0]]))
+        z = np.square((y - slope * x[:, 0]) / scale)[None]
+        return Populations(theta, scale / rows.unit[None], np.ones(1), z)
+
+    larger, smaller = population(0.0, wide), population(slope, narrow)
+    in_larger, in_smaller = larger.distance[0] <= 4.0, smaller.distance <= 4.0
+    log = 0.5 * (larger.distance - smaller.distance) - np.log(narrower)
+    windows = in_larger, in_smaller
+    found = evidence_module._in_the_band(rows, larger, smaller, log, *windows)
+    of_all, of_part = norm(0.0, wide), norm(apart, narrow)
+    low = np.maximum(apart - 2.0 * narrow, -2.0 * wide)
+    high = np.minimum(apart + 2.0 * narrow, 2.0 * wide)
+    band, own = (law.cdf(high) - law.cdf(low) for law in (of_all, of_part))
+    share = band / (norm.cdf(2.0) - norm.cdf(-2.0))
+    inside, outside = in_larger & in_smaller[0], in_larger & ~in_smaller[0]
+    times = max(inside.sum() / share[in_larger].sum(), 1.0)
+    if slope:  # and the scale is not one, with which the unit would not matter
+        assert times > 1.5 and larger.scale > 1.2
+    else:
+        assert times == 1.0 and share.min() > 0.999 and outside.sum() >= 10
+    laws = of_part.logpdf(y) - np.log(own) - of_all.logpdf(y) + np.log(band)
+    more = inside.sum() * np.log(times)
+    fewer = np.log1p(-times * share[outside]) - np.log1p(-share[outside])
+    expected = laws[inside].sum() + more + fewer.sum()
+    assert_allclose(found, expected, rtol=1e-9, atol=1e-9)
+
+
 def test_shares_of_evidence_are_close_enough():
     """Any share in between would add less than half a nat."""
     for seed in range(5):

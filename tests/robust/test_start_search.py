@@ -9,7 +9,7 @@ from numpy.testing import assert_allclose
 from sklearn_mm import HalfQuadraticRobustRegressor
 from sklearn_mm._robust.normal_equations import least_squares
 from sklearn_mm._robust.start import search
-from sklearn_mm._robust.start.decision import _bias
+from sklearn_mm._robust.start.decision import _bias, robust_start
 from sklearn_mm._robust.start.search import Verdict, all_rows, choose_plane
 from sklearn_mm.kernels import SmoothTruncatedQuadratic
 
@@ -99,6 +99,19 @@ def test_bias_is_the_part_of_the_residuals_along_the_fit(rng, alpha, fit_interce
     along = np.sum(direction * root * point.residual, axis=0)
     expected = along / np.sqrt(weight.sum())
     assert_allclose(_bias(model, weight, point, shrinks=False), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("known", [None, np.array([1.0])])
+def test_a_penalty_widens_a_scale_unless_it_is_known(rng, known):
+    X, Y = data(rng, share=0.0)
+    weight, random = np.ones(120), np.random.RandomState(0)
+    model = make_model(X, Y, weight, alpha=300.0)
+    kernel = {"kernel": KERNEL, "tuning": KERNEL.tuning_constant()}
+    options = {"scale": known, "point": None, "random_state": random}
+    start = robust_start(model, weight, **kernel, **options)
+    least = 3.0 * _bias(model, weight, start.point, shrinks=False)
+    assert least > 1.5
+    assert start.scale >= least if known is None else start.scale == known
 
 
 @pytest.mark.parametrize(

@@ -74,14 +74,15 @@ def test_effective_parameters_are_the_trace_of_the_hat_matrix(rng):
 
 
 @pytest.mark.parametrize("share", [0.25, 0.5, 0.8])
-def test_weights_are_copies_in_quantiles(rng, share):
-    values = rng.normal(size=(3, 20))
+@pytest.mark.parametrize("shape", [(20,), (3, 20), (3, 2, 20)])
+def test_weights_are_copies_in_quantiles(rng, share, shape):
+    values = rng.normal(size=shape)
     copies = rng.integers(1, 4, size=20)
-    many = np.repeat(values, copies, axis=1)
-    expected = weighted_quantile(many, np.ones(many.shape[1]), share)
+    many = np.repeat(values, copies, axis=-1)
+    expected = weighted_quantile(many, np.ones(many.shape[-1]), share)
     assert_allclose(weighted_quantile(values, 2.0 * copies, share), expected)
     assert_allclose(
-        weighted_median(values, 1.0 * copies), np.median(many, axis=1), rtol=1e-12
+        weighted_median(values, 1.0 * copies), np.median(many, axis=-1), rtol=1e-12
     )
 
 

@@ -321,7 +321,7 @@ class _Bins:
     def reach(self, scale: float) -> bool:
         """Whether the ring of a scale is covered."""
         radius = np.sqrt(Window.of(1).square) * scale
-        return bool(2.0 * radius <= (1.0 + 1e-12) * _BINS * self.width)
+        return bool(2.0 * radius <= _BINS * self.width)
 
     def counts(self, scale: float) -> Array:
         """The values of `_counts`."""

@@ -115,7 +115,7 @@ class SparseRows:
         return max(float(middle) / NORMAL_MEDIAN, LEAST_NOISE * largest, TINY)
 
     def _best_half(self, residual: Array) -> Array:
-        """Mask of the rows with the smallest residuals, half of them by weight."""
+        """Mask of the rows with the smallest residuals, a majority by weight."""
         order = np.argsort(np.abs(residual), kind="stable")
         before = np.cumsum(self.weight[order]) - self.weight[order]
         mask = np.zeros(len(order))
