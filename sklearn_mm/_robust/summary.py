@@ -235,11 +235,10 @@ def _facts(model: Any, inference: Inference, level: float) -> list[tuple[str, st
     if inference.interpolates:  # all residuals are zero, whatever the noise
         del facts[1:3]
     if inference.parts is not None:
+        freedom = _list(inference.freedom)
+        noun = "degree" if freedom == "1" else "degrees"
         facts.append(
-            (
-                "Covariance",
-                f"{inference.cov_type}, {_list(inference.freedom)} degrees of freedom",
-            )
+            ("Covariance", f"{inference.cov_type}, {freedom} {noun} of freedom")
         )
         if not inference.reason and np.any(inference.freedom > 0.0):
             facts.append(("Intervals", f"{100 * level:g} %"))

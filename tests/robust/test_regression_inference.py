@@ -434,7 +434,9 @@ class TestWhatCannotBeTold:
         expected = noise * np.linalg.inv(design.T @ design)
         np.testing.assert_allclose(model.covariance_, expected, rtol=1e-6)
         assert np.isfinite(model.conf_int()).all()
-        assert "cannot be estimated" not in str(model.summary())
+        shown = str(model.summary())
+        assert "cannot be estimated" not in shown
+        assert "1 degree of freedom" in shown
 
     def test_penalty(self, rng):
         X, _, y = sample(rng)
