@@ -7,6 +7,7 @@ from sklearn.utils import assert_all_finite, check_array
 from sklearn.utils.validation import (
     _check_feature_names,
     _check_n_features,
+    _check_y,
     check_consistent_length,
     validate_data,
 )
@@ -88,9 +89,13 @@ def validate_rows(estimator, X, y="no_validation", *, reset=True, **kwargs):
             blocks = rows.in_blocks()
             blocks.check_finite(type(estimator).__name__, blocks.place(y))
         return rows, y
-    if y is not None:  # an array of any kind
-        y = np.asarray(y)
-    y = validate_data(estimator, y=y, **kwargs)
+    if y is None:
+        raise ValueError(
+            f"This {type(estimator).__name__} estimator requires y to be passed, but "
+            "the target y is None."
+        )
+    # (`validate_data` would take away the names of features, since it does not see X.)
+    y = _check_y(np.asarray(y), estimator=estimator, **kwargs)
     check_consistent_length(rows, y)
     return rows, _check_targets(y) if numeric else y
 

@@ -639,6 +639,25 @@ class TestFrames:
         with pytest.raises(ValueError, match="feature names"):
             model.predict(frame[names[::-1]])
 
+    @pytest.mark.parametrize("of_frame", [False, True])
+    def test_names_are_kept_with_targets_in_memory(self, of_frame):
+        pd = pytest.importorskip("pandas")
+        dd = pytest.importorskip("dask.dataframe", exc_type=ImportError)
+        X, y = make_data(2_000)
+        names = [f"column {i}" for i in range(6)]
+        frame = dd.from_pandas(pd.DataFrame(X, columns=names), npartitions=4)
+        model = robust(frame, pd.Series(y) if of_frame else y)
+        assert_array_equal(model.feature_names_in_, names)
+        model.score(frame, y)
+        assert_array_equal(model.feature_names_in_, names)
+        with pytest.raises(ValueError, match="feature names"):
+            model.score(frame[names[::-1]], y)
+        network = ContrastiveHebbianRegressor(4, max_iter=1, random_state=0)
+        with pytest.warns(ConvergenceWarning):
+            network.fit(frame, y)
+        network.bounds(frame, y)
+        assert_array_equal(network.feature_names_in_, names)
+
     @pytest.mark.parametrize(
         "dtypes",
         [
