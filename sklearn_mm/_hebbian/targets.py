@@ -7,7 +7,11 @@ from typing import Any
 import numpy as np
 
 from sklearn_mm._rows.ranks import medians
-from sklearn_mm._rows.statistics import moments_in_blocks, weighted_median
+from sklearn_mm._rows.statistics import (
+    mean_and_largest,
+    moments_in_blocks,
+    weighted_median,
+)
 from sklearn_mm._solver.roles import Array
 
 # Standard deviation of a normal variable in median absolute deviations.
@@ -36,13 +40,13 @@ def mean_and_deviation(
     total = share.sum()
     mean = share @ rows / total
     rows -= mean
+    low, high, error = rows.min(axis=0), rows.max(axis=0), share @ rows / total
+    mean, size = mean_and_largest(mean, low, high, error)
+    rows -= error
     # Divide by the largest first, so that squares neither overflow nor vanish.
-    size = np.maximum(rows.max(axis=0), -rows.min(axis=0))
-    constant = size <= 4.0 * np.finfo(float).eps * np.abs(mean)  # to rounding
-    size[constant] = 1.0
-    rows /= size
+    rows /= np.where(size > 0.0, size, np.inf)
     variance = share @ np.square(rows, out=rows) / total
-    return mean, np.where(constant, 1.0, size * np.sqrt(variance))
+    return mean, np.where(size > 0.0, size * np.sqrt(variance), 1.0)
 
 
 def middle_and_spread(Y: Any, weight: Array, blocks: Any | None) -> tuple[Array, Array]:

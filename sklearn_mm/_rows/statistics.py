@@ -73,32 +73,65 @@ def _weights_in_blocks(sample_weight: Any, X: Any) -> tuple[Any, float]:
 
 
 def moments_in_blocks(X: Any, y: Any, weight: Array) -> tuple[Array, Array]:
-    """Weighted mean and standard deviation of targets in a Dask array."""
+    """Weighted mean and standard deviation of targets in a Dask array.
+
+    The latter is zero for constants, and rows without weight do not count.
+    """
     rows = X.in_blocks()
     column, beside = rows.place(y), rows.beside
     total = float(weight.sum())
     first = beside.sum(_first_moments, column, weight, args=(total,))
     if not np.isfinite(first).all():
         rows.check_finite("", column)
+    parts = beside.map(_differences, column, weight, args=(total, first))
+    low, high, errors = (np.array(part) for part in zip(*parts, strict=True))
+    mean, size = mean_and_largest(
+        first, low.min(axis=0), high.max(axis=0), errors.sum(axis=0)
+    )
     # Divided by the largest first: squares neither overflow nor vanish.
-    size = np.max(list(beside.map(_largest, column, args=(first,))), axis=0)
-    size[size == 0.0] = 1.0
-    second = beside.sum(_second_moments, column, weight, args=(total, first, size))
-    return first, size * np.sqrt(second)
+    unit = np.where(size > 0.0, size, np.inf)
+    second = beside.sum(_second_moments, column, weight, args=(total, mean, unit))
+    return mean, size * np.sqrt(second)
+
+
+def mean_and_largest(
+    mean: Array, low: Array, high: Array, error: Array
+) -> tuple[Array, Array]:
+    """Mean of each column, and largest distance from it, zero for constants.
+
+    Parameters
+    ----------
+    mean : ndarray of shape (n_columns,)
+        A weighted sum over the rows. Its rounding errors grow with their number.
+    low, high, error : ndarray of shape (n_columns,)
+        The smallest, the largest and the mean difference from it.
+    """
+    size = np.maximum(high - error, error - low)
+    mean = mean + error
+    constant = size <= 4.0 * np.finfo(float).eps * np.abs(mean)  # to rounding
+    return mean, np.where(constant, 0.0, size)
 
 
 def _first_moments(y: Array, weight: Array, total: float) -> Array:
     return (weight / total) @ y.reshape(len(y), -1).astype(np.float64)
 
 
-def _largest(y: Array, mean: Array) -> Array:
-    return np.abs(y.reshape(len(y), -1) - mean).max(axis=0)
+def _differences(
+    y: Array, weight: Array, total: float, mean: Array
+) -> tuple[Array, ...]:
+    """Smallest, largest and mean difference from the mean, in rows that count."""
+    kept = weight > 0
+    rows = y.reshape(len(y), -1)[kept] - mean
+    low, high = rows.min(axis=0, initial=np.inf), rows.max(axis=0, initial=-np.inf)
+    return low, high, (weight[kept] / total) @ rows
 
 
 def _second_moments(
     y: Array, weight: Array, total: float, mean: Array, size: Array
 ) -> Array:
-    return (weight / total) @ np.square((y.reshape(len(y), -1) - mean) / size)
+    kept = weight > 0
+    rows = (y.reshape(len(y), -1)[kept] - mean) / size
+    return (weight[kept] / total) @ np.square(rows, out=rows)
 
 
 def labels_in_blocks(X: Any, y: Any) -> Array:

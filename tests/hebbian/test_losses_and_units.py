@@ -13,6 +13,8 @@ from sklearn.preprocessing import StandardScaler
 from sklearn_mm import ContrastiveHebbianClassifier, ContrastiveHebbianRegressor
 from sklearn_mm._hebbian.classifier import project_to_simplex
 from sklearn_mm._hebbian.inputs import Units, units_of
+from sklearn_mm._hebbian.targets import mean_and_deviation
+from sklearn_mm._rows.sources import lazy_rows
 from sklearn_mm.losses import (
     Huber,
     LogLoss,
@@ -306,7 +308,7 @@ class TestUnits:
     def test_rows_without_weight_may_be_of_any_size(self, size):
         X = np.random.default_rng(0).normal(size=(200, 3))
         weight = np.ones(200)
-        weight[[7, 150]] = weight[:3] = 0.0
+        weight[[90, 150]] = weight[:80] = 0.0
         expected = units_of(X[weight > 0], weight[weight > 0])
         X[weight == 0.0] *= size
         for chunk_size in (None, 3, 50):
@@ -389,6 +391,41 @@ class TestUnits:
         model.partial_fit(X[100:] + 1.0, y[100:])
         assert model._units is units
         assert_allclose(units.centre, X[:100].mean(axis=0))
+
+
+class TestTargets:
+    @pytest.mark.parametrize("unit", [2.0**-70, 1.0, 2.0**70])
+    def test_units_do_not_matter(self, rng, unit):
+        Y = [5.0, 0.0, -1e-9] + [1.0, 1e-3, 1e-3] * rng.normal(size=(50, 3))
+        weight = rng.uniform(size=50)
+        mean, deviation = mean_and_deviation(unit * Y, weight, None)
+        expected = np.average(Y, axis=0, weights=weight)
+        assert_allclose(mean / unit, expected, atol=1e-12)
+        variance = np.average((Y - expected) ** 2, axis=0, weights=weight)
+        assert_allclose(deviation / unit, np.sqrt(variance))
+
+    @pytest.mark.parametrize("weighted", [False, True])
+    @pytest.mark.parametrize("kind", ["array", "dask"])
+    def test_far_from_zero_at_any_number_of_rows(self, rng, kind, weighted):
+        """The rounding errors of sums grow with it."""
+        n, values = 30_000, np.array([0.1, -1e30 / 3, 0.0, 1e10])
+        Y, weight = np.tile(values, (n, 1)), np.ones(n)
+        Y[::3, 0] = np.nextafter(0.1, 1.0)  # a constant but for rounding
+        Y[:, 3] += np.where(np.arange(n) % 2, 2.0**-13, -(2.0**-13))
+        if weighted:
+            weight = rng.uniform(size=n)
+            weight[: n // 3], Y[: n // 3] = 0.0, 1e60
+        if kind == "array":
+            mean, deviation = mean_and_deviation(Y, weight, None)
+        else:
+            dask, array = map(pytest.importorskip, ("dask", "dask.array"))
+            blocks = lazy_rows(array.zeros((n, 1), chunks=(7_000, -1)))
+            with dask.config.set(scheduler="synchronous"):
+                Y = array.from_array(Y, chunks=(7_000, -1))
+                mean, deviation = mean_and_deviation(Y, weight, blocks)
+        assert_allclose(mean, values, rtol=4e-16)
+        assert_array_equal(deviation[:3], 1.0)
+        assert_allclose(deviation[3], 2.0**-13, rtol=1e-3)
 
 
 class TestAverage:

@@ -9,6 +9,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from reference import LOSSES, make_energy, make_theta
 
+from sklearn_mm._hebbian.difference import DifferencePhases, Experience
 from sklearn_mm._hebbian.energy import unpack
 from sklearn_mm._hebbian.inference import FullBatches, MiniBatches
 from sklearn_mm._hebbian.problem import ContrastiveProblem
@@ -139,6 +140,20 @@ def test_experience_is_declared_state():
         assert_array_equal(trial.bounds.gradient, results[0].bounds.gradient)
 
 
+def test_the_next_batch_starts_from_the_mean_pulls():
+    problem, point = make(0.1, dtype=np.float64)
+    inference, rows = MiniBatches(SufficientDescent(1e-9)), batches()[0]
+    inference(problem, point, rows, MEMORY, Adam(1e-3))
+    phases = DifferencePhases(problem.energy, len(rows), np.float64)
+    problem.drive(point.network, problem.X[rows], out=phases.drive)
+    phases.free(point.network, [3] * 30)
+    exact = Experience.none(problem.energy)
+    phases.remember_pulls(exact)
+    for k in (1, 2):
+        scale = np.abs(exact.pulls[k]).max()
+        assert_allclose(inference.experience.pulls[k], exact.pulls[k], atol=0.1 * scale)
+
+
 def test_a_given_effort_starts_from_the_rows_alone():
     problem, point = make()
     rows = batches()[3]
@@ -244,6 +259,7 @@ class TestFullBatches:
 
         class Problem:
             def cold_bounds(self, point, effort):
+                assert effort > max(efforts, default=0.0)
                 efforts.append(effort)
                 return Bounds(1.0, 0.0, np.zeros(1))
 

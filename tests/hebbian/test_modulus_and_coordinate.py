@@ -3,14 +3,16 @@
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
-from reference import LOSSES, loss_of_rows, make
+from reference import LOSSES, loss_of_rows, make, make_energy, make_rows, make_theta
 
 from sklearn_mm._hebbian import coordinate
 from sklearn_mm._hebbian.energy import (
     BOXES,
+    Network,
     evaluate,
     free_gaps,
     row_products,
+    unpack,
     upper_bound,
 )
 from sklearn_mm._hebbian.point import Point
@@ -48,6 +50,25 @@ def test_bounds_enclose_the_loss_and_close(solver, feedback, loss, activation):
         assert np.all(J <= upper + slack) and np.all(upper - gap <= J + slack)
     assert np.all(gap <= 1e-8 * (1.0 + upper))
     assert_allclose(upper, J, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("activation", sorted(BOXES))
+def test_without_pulls_the_modulus_iteration_starts_from_its_fixed_point(activation):
+    energy = make_energy(1.0, activation=activation)
+    theta = make_theta(1)
+    for W in unpack(theta, energy.sizes)[0][1:]:
+        W[:] = 0.0
+    network = Network.at(theta, energy)
+    X, Y = make_rows(1, energy)
+    drive = X @ network.coefs[0] + network.intercepts[0]
+    point = Point(network, "modulus").prepared()
+    solver = point.phases(drive, Y)
+    start = solver.v.flat.copy()
+    expected = energy.box.clip(drive, np.empty_like(drive))
+    for layers in solver.activations(network):
+        assert_allclose(layers[1], expected, atol=1e-14)
+    solver.run(network, point.known, drive, Y, 5)
+    assert_allclose(solver.v.flat, start, atol=1e-12)
 
 
 @pytest.mark.parametrize("scale", [0.3, 1.0, 2.0])

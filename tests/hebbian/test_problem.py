@@ -105,6 +105,8 @@ def test_gap_vanishes_with_effort(feedback, coordinate):
     problem, point = make(1, feedback, coordinate=coordinate)
     bounds = bounds_at(problem, point, 3000)
     assert bounds.gap <= 1e-9 * bounds.upper
+    # Which leaves no error in the gradient.
+    assert bounds.gap_curvature <= 1e-9 * bounds.gradient @ bounds.gradient
     assert_allclose(bounds.upper, exact(problem, point), rtol=1e-6)
 
 

@@ -154,6 +154,7 @@ def test_best_validation_score_decides():
 
 def test_capped_updates_of_the_last_epoch_are_counted():
     run = Run()
+    assert run.guard.n_capped == 0  # what an interrupt of the first epoch leaves
     run.epoch(2.0, 2.0, 2.0, capped=3)
     assert run.guard.n_capped == 3
     run.epoch(2.0, 2.0, 2.0, capped=1)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
 
 from sklearn_mm import HalfQuadraticRobustRegressor, criteria
 from sklearn_mm._solver import roles
@@ -214,6 +215,12 @@ class TestCriteria:
         criterion = SufficientDescent(0.4, power_t=2.0)
         assert criterion.rho_at(0) == 0.4
         assert criterion.rho_at(1) == pytest.approx(0.1)
+
+    def test_graduated_halves_the_width_down_to_the_given_one(self):
+        criterion = Graduated(n_levels=3, n_iter_per_level=2)
+        efforts = [criterion.prescribe(Memory(1.0, 1.0, i)) for i in range(10)]
+        widths = 1.0 / np.array(efforts)
+        assert_array_equal(widths, [8.0, 8.0, 4.0, 4.0, 2.0, 2.0, 1.0, 1.0, 1.0, 1.0])
 
     def test_graduated_does_not_stop_early(self):
         criterion = Graduated(n_levels=2, n_iter_per_level=3)

@@ -4,12 +4,18 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from numpy.testing import assert_allclose
+from numpy.testing import assert_allclose, assert_array_equal
 from scipy.integrate import trapezoid
 from scipy.optimize import minimize_scalar
 from scipy.stats import chi
 
-from sklearn_mm.kernels import KERNELS, Kernel, gaussian_moments, get_kernel
+from sklearn_mm.kernels import (
+    KERNELS,
+    Kernel,
+    corrected_r2,
+    gaussian_moments,
+    get_kernel,
+)
 
 ROBUST = [name for name in KERNELS if name != "quadratic"]
 BOUNDED = ["smooth_truncated_quadratic", "geman_mcclure", "welsch", "tukey"]
@@ -168,6 +174,18 @@ def test_gaussian_moments(name, d, width):
     density, omega = chi.pdf(t, d), kernel.weight(np.square(t / width))
     expected = [trapezoid(m * density, t) for m in (omega, omega * t**2 / d)]
     assert_allclose(gaussian_moments(kernel, width, d), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("unit", [1e-30, 1.0, 1e30])
+def test_r2_does_not_depend_on_units(unit):
+    left, total = unit * np.array([1.0, 0.0, 1.0, 0.0]), unit * np.repeat([4.0, 0.0], 2)
+    # Constant targets come last.
+    found = corrected_r2(left, total, KERNELS["quadratic"], np.inf)
+    assert_allclose(found, [0.75, 1.0, 0.0, 1.0])
+    # Weights make residuals look smaller.
+    corrected = corrected_r2(left, total, KERNELS["tukey"], 4.685)
+    assert corrected[0] < 0.75
+    assert_array_equal(corrected[1:], found[1:])
 
 
 def test_constant_grows_with_dimension():

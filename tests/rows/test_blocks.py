@@ -387,6 +387,12 @@ class TestRanks:
         assert_array_equal(added.count, whole.count)
         assert whole.count.sum() == 60
 
+    def test_random_numbers_are_those_of_splitmix64(self):
+        """The published sequence from the seed zero."""
+        words = [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F]
+        expected = [((word >> 12) + 0.5) / 2.0**52 for word in words]
+        assert_array_equal(ranks._uniform(np.arange(3)), expected)
+
     def test_rows_are_drawn_by_their_weight(self):
         n = 40_000
         weight = np.where(np.arange(n) % 2, 3.0, 1.0)

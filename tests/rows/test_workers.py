@@ -1,13 +1,16 @@
 """Who works on chunks of rows: threads, when they start and when they end."""
 
 import _thread
+import pickle
 import threading
 import time
 
+import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 
 from sklearn_mm._rows import workers
-from sklearn_mm._rows.workers import Crew, kept_threads, threads
+from sklearn_mm._rows.workers import Crew, call_on_part, kept_threads, sent, threads
 
 TASKS = [(i,) for i in range(6)]
 
@@ -103,6 +106,17 @@ class TestCrew:
 
 def interrupted():
     raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (2, 3)])
+def test_rows_that_are_all_equal_are_sent_once(shape):
+    row = np.arange(np.prod(shape)).reshape(shape)
+    values = np.broadcast_to(row, (1000, *shape))
+    message = pickle.dumps(sent(values))
+    assert len(message) < 1000
+    found = call_on_part(lambda part, column: column, None, pickle.loads(message))
+    assert_array_equal(found, values)
+    assert found.strides[0] == 0
 
 
 class TestThreads:

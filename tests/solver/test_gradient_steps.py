@@ -2,10 +2,16 @@
 
 import numpy as np
 import pytest
-from numpy.testing import assert_allclose
+from numpy.testing import assert_allclose, assert_array_equal
 from parabola import START, At, Parabola
 
-from sklearn_mm._solver.gradient_steps import Adam, GradientDescent, MomentumDescent
+from sklearn_mm._solver.gradient_steps import (
+    _AVERAGE_EVERY,
+    _AVERAGE_SHARE,
+    Adam,
+    GradientDescent,
+    MomentumDescent,
+)
 from sklearn_mm._solver.roles import Bounds, Inferred, Proposal, Trial
 
 THETA, POINT, PROBLEM = START, At(START), Parabola()
@@ -175,6 +181,24 @@ def test_average_is_of_the_last_updates():
     # Thetas of `change` are all one step from THETA: so is their average.
     assert_allclose(found, THETA - 0.1 * CURVATURE * THETA)
     assert MomentumDescent(0.1).averaged(at) is at
+
+
+@pytest.mark.parametrize("n_steps", [1, 3, 4, 7, 40])
+def test_averages_are_of_one_update_in_a_few_if_wanted(n_steps):
+    averaging, plain = MomentumDescent(0.1, average=True), MomentumDescent(0.1)
+    mean, at = None, START
+    for t in range(1, n_steps + 1):
+        steps = [
+            step.take(PROBLEM, At(at), inferred(step)) for step in (averaging, plain)
+        ]
+        at = (1.0 + 0.1 * t) * steps[0].point.theta  # a path of its own
+        assert_array_equal(steps[0].point.theta, steps[1].point.theta)
+        if t % _AVERAGE_EVERY == 0:
+            taken = steps[0].point.theta
+            keep = (1.0 - 1.0 / (_AVERAGE_SHARE * t + 1.0)) ** _AVERAGE_EVERY
+            mean = taken if mean is None else keep * mean + (1.0 - keep) * taken
+    assert plain.averaged(at) is at
+    assert_allclose(averaging.averaged(at), at if mean is None else mean)
 
 
 def test_only_plain_steps_make_the_decrease_that_they_promise():
