@@ -47,6 +47,7 @@ _FIRST_LESSONS, _LESSON_EVERY = 50, 8
 # its gap larger by the first factor, which is tested in one of so many batches. A pass
 # of the clamped phase less is tried after so many batches.
 _SPARE, _ASK_EVERY, _PATIENCE = 3000.0, 4, 32
+_LONGEST_PATIENCE = 64  # of full batches
 # Number of updates after which the norms of the matrices, which determine the method of
 # inference, are computed again.
 _LOOK_EVERY = 256
@@ -317,6 +318,7 @@ class FullBatches:
     growth: float = 1.5
     patience: int = 8
     successes: int = 0
+    tried: bool = False  # whether the last round was the first with one pass less
 
     def __call__(
         self,
@@ -345,8 +347,16 @@ class FullBatches:
             effort = max(effort + 1.0, math.floor(effort * self.growth))
 
     def _learn(self, effort: float, enough: bool) -> None:
-        self.effort = effort
+        """Choose the effort of the next round.
+
+        If one pass less is not enough at once, it will be tried less often, since all
+        passes have been in vain.
+        """
+        if self.tried and not enough:
+            self.patience = min(2 * self.patience, _LONGEST_PATIENCE)
+        self.effort, self.tried = effort, False
         self.successes = self.successes + 1 if enough else 0
         if self.successes >= self.patience:
             self.successes = 0
             self.effort = max(self.min_effort, effort - 1.0)
+            self.tried = self.effort < effort

@@ -295,6 +295,15 @@ class TestFullBatches:
         found = self.outcomes(*[1] * 6, effort=2.0, patience=3)
         assert [efforts for efforts, _ in found] == [[2.0]] * 6
 
+    def test_one_less_is_tried_less_often_where_it_was_not_enough(self):
+        found = self.outcomes(*[4] * 60, effort=4.0, patience=3)
+        in_vain = [i for i, (efforts, _) in enumerate(found) if len(efforts) > 1]
+        assert in_vain == [3, 10, 23, 48]  # after 3, 6, 12 and 24 others
+        # It is left out once it is not needed.
+        found = self.outcomes(*[4] * 4, *[3] * 12, effort=4.0, patience=3)
+        firsts = [efforts[0] for efforts, _ in found]
+        assert firsts == [4.0] * 3 + [3.0] + [4.0] * 6 + [3.0] * 6
+
     def test_cap(self):
         ((efforts, inferred),) = self.outcomes(40, effort=4.0, max_effort=10.0)
         assert efforts == [4.0, 6.0, 9.0, 10.0]
