@@ -48,8 +48,8 @@ from sklearn_mm._solver.vectors import add_multiple
 # Q. In SuDeMM on mini-batches of ten (MNIST, Fashion-MNIST, KMNIST and CIFAR-10, two to
 # six hidden layers, feedback 1 and 0.5, squared error), 0.6 takes 14 % fewer passes
 # than 0.5 on average, and 9 % more at worst; 0.7 takes still fewer, but up to 85 % more
-# late in training. The norms of the matrices do not tell the best value. If it is chosen
-# by trials on some rows, results depend on the order of rows. Neither a cycle of two or
+# late in training. The norms of the matrices do not tell the best value, and a choice
+# by trials on some rows makes results depend on their order. Neither a cycle of two or
 # three values, which converges much faster without the box, nor Anderson acceleration
 # reduces the number of passes.
 _RELAX, _SIGMA = 1.8, 0.6
