@@ -13,6 +13,7 @@ from sklearn_mm._hebbian.difference import DifferencePhases, Experience
 from sklearn_mm._hebbian.energy import unpack
 from sklearn_mm._hebbian.inference import FullBatches, MiniBatches
 from sklearn_mm._hebbian.problem import ContrastiveProblem
+from sklearn_mm._hebbian.schedule import Schedule
 from sklearn_mm._solver.gradient_steps import Adam
 from sklearn_mm._solver.roles import Bounds, Memory
 from sklearn_mm.criteria import Fixed, SufficientDescent
@@ -228,6 +229,16 @@ def test_layers_that_leave_the_gap_are_refreshed_more_often():
     assert last.satisfied and last.trial.effort == len(inference.schedule.tops)
     refreshes = np.array(inference.schedule.refreshes)
     assert np.all(np.diff(refreshes) <= 0) and refreshes[-1] < refreshes[0]
+
+
+def test_a_clamped_pass_less_after_batches_in_a_row_that_had_one_to_spare():
+    inference = MiniBatches(None, schedule=Schedule.first(3), clamped_passes=2)
+    inference.n_updates = 1  # the free phase is not asked now
+    passes = []
+    for more in [False] * 31 + [True] + [False] * 70:
+        inference._adapt(None, MEMORY, None, None, more)
+        passes.append(inference.clamped_passes)
+    assert passes == [2] * 31 + [3] * 32 + [2] * 32 + [1] * 7
 
 
 @pytest.mark.parametrize("max_effort", [1, 2, 3])

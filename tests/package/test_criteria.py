@@ -221,6 +221,9 @@ class TestCriteria:
         efforts = [criterion.prescribe(Memory(1.0, 1.0, i)) for i in range(10)]
         widths = 1.0 / np.array(efforts)
         assert_array_equal(widths, [8.0, 8.0, 4.0, 4.0, 2.0, 2.0, 1.0, 1.0, 1.0, 1.0])
+        # No bound is asked for.
+        loose = Trial(Bounds(1.0, 0.0, None), efforts[0])
+        assert criterion.satisfied(loose, Memory(1.0, 1.0, 0)) is True
 
     def test_graduated_does_not_stop_early(self):
         criterion = Graduated(n_levels=2, n_iter_per_level=3)

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from scipy.optimize import least_squares
+from scipy.optimize._numdiff import approx_derivative
 from sklearn.exceptions import ConvergenceWarning
 
 from sklearn_mm import robust_least_squares
@@ -131,6 +132,22 @@ def test_units_do_not_matter():
         )
         np.testing.assert_allclose(two.x, one.x, rtol=1e-3)
         np.testing.assert_allclose(two.scale, unit * one.scale, rtol=1e-3)
+
+
+def test_least_squares_keeps_to_the_number_of_evaluations():
+    t, y, _ = contaminated(0.3, 0)
+    calls = []
+
+    def counted(x):
+        calls.append(x)
+        return decay(x, t, y)
+
+    def jac(x):
+        return approx_derivative(decay, x, args=(t, y))
+
+    options = {"kernel": "quadratic", "tau": "auto", "max_nfev": 4, "ftol": None}
+    result = robust_least_squares(counted, [9.0, 9.0, 9.0], jac, **options)
+    assert result.nfev == len(calls) == 4
 
 
 def test_a_good_start_is_kept():

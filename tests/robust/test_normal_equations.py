@@ -1,6 +1,7 @@
 """Solutions of the normal equations."""
 
 import numpy as np
+import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from sklearn_mm._robust.normal_equations import SymmetricFactor
@@ -19,12 +20,13 @@ class TestSymmetricFactor:
         size = np.sqrt(H.diagonal())[:, None]
         assert_allclose(SymmetricFactor(H).solve(H @ (x / size)), x / size, rtol=1e-6)
 
-    def test_singular(self, rng):
+    @pytest.mark.parametrize("unit", [1.0, 1e-20, 1e20])
+    def test_singular(self, rng, unit):
         basis = rng.normal(size=(5, 3))
-        H = basis @ basis.T
+        H = unit * basis @ basis.T
         g = H @ rng.normal(size=(5, 1))
         x = SymmetricFactor(H).solve(g)
-        assert_allclose(H @ x, g, atol=1e-10)
+        assert_allclose(H @ x, g, atol=1e-10 * unit)
         assert_allclose(x, np.linalg.pinv(H) @ g, atol=1e-8)
 
     def test_nothing_at_all(self):

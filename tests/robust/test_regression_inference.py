@@ -46,6 +46,10 @@ class TestLeastSquares:
         frame = pytest.importorskip("pandas") and model.summary(0.9).to_frame()
         np.testing.assert_allclose(frame["t"], ols.tvalues, rtol=1e-8)
         np.testing.assert_allclose(frame["p_value"], ols.pvalues, rtol=1e-6)
+        # The others are zero at three digits.
+        shown = str(model.summary()).splitlines()[-len(ols.pvalues) :]
+        for line, p_value in zip(shown, ols.pvalues, strict=True):
+            assert ("<0.001" in line) == (p_value < 0.001)
         if fit_intercept:
             assert model.robust_r2_ == pytest.approx(ols.rsquared)
 

@@ -239,8 +239,9 @@ def test_a_second_plane_takes_rows(monkeypatch, n_others):
     assert found == (always if n_others >= 9 else never)
 
 
+@pytest.mark.parametrize("copies", [1, 3])
 @pytest.mark.parametrize(("slope", "narrower"), [(1.0, 0.2), (0.0, 0.9999)])
-def test_evidence_knows_rows_in_a_band(rng, slope, narrower):
+def test_evidence_knows_rows_in_a_band(rng, slope, narrower, copies):
     """Their number and their residuals against the law of all rows in the window.
 
     A band of nearly the whole window has fewer rows than expected: they tell nothing.
@@ -250,7 +251,8 @@ def test_evidence_knows_rows_in_a_band(rng, slope, narrower):
     y = wide * rng.normal(size=200)
     y[:80] = apart[:80] + narrow * rng.normal(size=80)
     y[80:90] = 1.9999 * wide  # nearly two scales
-    rows = WhitenedRows.of(x, y[:, None], np.ones(200), np.zeros(1), True)
+    weight = np.full(200, float(copies))
+    rows = WhitenedRows.of(x, y[:, None], weight, np.zeros(1), True)
 
     def population(slope, scale):
         theta = rows.whiten(np.array([[slope], [0.0]]))
@@ -276,7 +278,7 @@ def test_evidence_knows_rows_in_a_band(rng, slope, narrower):
     laws = of_part.logpdf(y) - np.log(own) - of_all.logpdf(y) + np.log(band)
     more = inside.sum() * np.log(times)
     fewer = np.log1p(-times * share[outside]) - np.log1p(-share[outside])
-    expected = laws[inside].sum() + more + fewer.sum()
+    expected = copies * (laws[inside].sum() + more + fewer.sum())
     assert_allclose(found, expected, rtol=1e-9, atol=1e-9)
 
 
