@@ -27,19 +27,18 @@ class Schedule:
     refreshes : list of int
         Numbers for the layers 1..H-1, at least one. No layer is refreshed more often
         than the one below it.
-
-    Attributes
-    ----------
     tops : list of int
-        For each pass, the layer up to which activations are computed. The pulls of the
-        layers below are refreshed.
+        For each pass, the layer up to which activations are computed; the pulls of the
+        layers below are refreshed. Follows from `refreshes`.
     """
 
     refreshes: list[int]
     patience: int = _PATIENCE
     spared: int = 0  # consecutive tests in which a refresh was not needed
     since: float = math.inf  # tests since one was left out
-    tops: list[int] = field(init=False)
+
+    # (Dask passes all fields where it takes states apart and makes them again.)
+    tops: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         passes = range(max(self.refreshes, default=0))
@@ -64,7 +63,7 @@ class Schedule:
         self.refreshes[: layer + 1] = [max(n, number) for n in below]
         if self.since <= self.patience:
             self.patience = min(_LONGER * self.patience, _LONGEST)
-        self._changed(math.inf)
+        self._change(math.inf)
 
     def spare(self, gaps: Sequence[float]) -> int | None:
         """The layer that one refresh less would hurt least; None if there is none."""
@@ -81,8 +80,8 @@ class Schedule:
         self.spared = 0 if needed or layer is None else self.spared + 1
         if self.spared >= self.patience and layer is not None:
             self.refreshes[layer] -= 1
-            self._changed(0)
+            self._change(0.0)
 
-    def _changed(self, since: float) -> None:
+    def _change(self, since: float) -> None:
         self.spared, self.since = 0, since
         self.__post_init__()

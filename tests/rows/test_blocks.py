@@ -21,6 +21,8 @@ from sklearn_mm import (
     ContrastiveHebbianRegressor,
     HalfQuadraticRobustRegressor,
 )
+from sklearn_mm._hebbian.inference import MiniBatches
+from sklearn_mm._hebbian.schedule import Schedule
 from sklearn_mm._robust import regressor
 from sklearn_mm._robust.start import sample
 from sklearn_mm._rows import block_tasks, blocks, groups, ranks, sources, table
@@ -907,6 +909,16 @@ class TestGroups:
 
 @pytest.mark.filterwarnings("ignore:Contrastive.*did not converge")
 class TestNetworks:
+    def test_states_that_are_taken_apart_can_be_made_again(self):
+        """Schedulers may look for collections in the fields of dataclasses."""
+        schedule = Schedule.first(4)
+        schedule.add([1.0, 0.0, 0.0], most=9)
+        state = MiniBatches(Fixed(2), schedule=schedule, n_updates=7)
+        _, make_again = dask.base.unpack_collections(state)
+        (again,) = make_again([])
+        assert again == state and again is not state
+        assert again.schedule.tops == [4, 3, 2]
+
     def test_predictions_are_made_where_the_blocks_are(self):
         X, y = make_data(1_000)
         labels = np.where(y > 1.0, "high", np.where(y < -1.0, "low", "middle"))
