@@ -198,9 +198,10 @@ ATTRIBUTES = """coefs_ : list of ndarray of shape (n_units, n_units_of_next_laye
         Best value of `validation_scores_`.
 
     history_ : Bunch
-        One entry per update: ``upper_bound``, ``lower_bound``, ``gap``, ``passes``,
-        ``work`` (passes, including discarded ones), ``satisfied``, ``epoch`` (counted
-        from zero) and others. Use :class:`ConvergenceDisplay` to plot it.
+        One entry per update: ``upper_bound``, ``lower_bound``, ``gap``, ``passes``
+        (some of which may leave out the last layers), ``work`` (passes, including
+        discarded ones), ``satisfied``, ``epoch`` (counted from zero) and others. Use
+        :class:`ConvergenceDisplay` to plot it.
 
     n_features_in_ : int
         Number of features seen during fit.
