@@ -119,7 +119,7 @@ class Safeguard(FitMonitor):
         if self._validate is None:
             self._judge(-loss, [-value for value in self.losses[:-1]])
         else:
-            self._judge_score(record)
+            self._judge_score(record, sound and not self._leapt(point.theta))
         self.diverged = not sound
         return bool(super().end(self._last, record)) or self.exhausted
 
@@ -163,10 +163,11 @@ class Safeguard(FitMonitor):
         self.exhausted = self._n_poor > self._patience
         return value > best
 
-    def _judge_score(self, record: dict[str, float]) -> None:
+    def _judge_score(self, record: dict[str, float], sound: bool) -> None:
+        """Score the weights; those that have blown up may score well by chance."""
         assert self._validate is not None
         score = self._validate(self._last.fitted)
         record["validation_score"] = score
-        if self._judge(score, self.scores):
+        if self._judge(score, self.scores) and sound:
             self._best = self._last
         self.scores.append(score)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import scipy.linalg
 from scipy.optimize import OptimizeResult
 
 from sklearn_mm._robust.lifted import LiftedProblem
@@ -289,8 +290,9 @@ class StageMonitor(Monitor):
             return False
         ftol, xtol, gtol = self._tolerances
         # The change is infinite if the step was only small because of the damping.
+        # (This norm is finite where squares of parameters are not.)
         small = np.isfinite(record["change"]) and record["step_norm"] <= xtol * (
-            xtol + np.linalg.norm(point.theta)
+            xtol + scipy.linalg.norm(point.theta, check_finite=False)
         )
         if record["optimality"] <= gtol:
             self._run.reason = _GTOL

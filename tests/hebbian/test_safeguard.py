@@ -39,8 +39,8 @@ class Run:
             }
         )
 
-    def epoch(self, *uppers, capped=0):
-        """One update for every bound; theta grows by one in each."""
+    def epoch(self, *uppers, capped=0, leap=0.0):
+        """One update for every bound; theta grows by one in each, and more at last."""
         self.guard.begin()
         history = self.guard.history
         for i, upper in enumerate(uppers):
@@ -50,6 +50,7 @@ class Run:
             self.point = point_at(self.point.theta[0] + 1.0)
             history.append(inferred, Moved(self.point, 1.0), Memory.start(2.0))
         history.end_epoch()
+        self.point = point_at(self.point.theta[0] + leap)
         return self.guard.end(self.point, history.last())
 
     def settle(self, status=Status.MAX_ITER, upper=2.0):
@@ -150,6 +151,19 @@ def test_best_validation_score_decides():
     assert run.guard.scores == [0.5, 0.8, 0.7, 0.6]
     weights = run.settle()
     assert (weights.iterate, weights.fitted) == (3.0, 103.0)
+
+
+def test_scores_of_weights_that_have_blown_up_do_not_count():
+    run = Run(scores=[0.5, 0.6, 0.9])
+    run.epoch(1.9)
+    run.epoch(1.8)
+    run.epoch(1e30)
+    assert run.settle().iterate == 3.0
+    # No bound has seen the last update of an epoch.
+    run = Run(scores=[0.5, 0.9])
+    run.epoch(1.9)
+    run.epoch(1.8, leap=1e30)
+    assert run.settle(Status.DIVERGED).iterate == 2.0
 
 
 def test_capped_updates_of_the_last_epoch_are_counted():

@@ -731,3 +731,12 @@ def test_units_of_parameters_do_not_matter(unit, kind):
     np.testing.assert_allclose(usual.x, [1.0, 1.0], rtol=1e-6)
     np.testing.assert_allclose(other.x, usual.x * unit, rtol=1e-6)
     assert other.nfev == usual.nfev
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_parameters_whose_squares_overflow():
+    """They are compared with the length of a step, which must not overflow."""
+    x0 = np.array([6.4e159])
+    result = robust_least_squares(lambda x: 1e-60 * np.sqrt(np.abs(x)), x0, max_nfev=12)
+    assert np.isfinite(result.x).all()
+    assert abs(result.fun[0]) <= 1e-60 * np.sqrt(x0[0])

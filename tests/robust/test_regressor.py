@@ -995,3 +995,26 @@ def test_small_chunks_take_little_memory(rng):
     finally:
         tracemalloc.stop()
     assert peak < 30 * X.nbytes
+
+
+def test_nothing_but_zeros_in_X_and_no_intercept():
+    """There is no parameter, and the scale is that of y."""
+    y = np.array([0.1, -0.3, 0.2, 50.0])
+    for alpha in (0.0, 1e-300, 1.0):
+        for targets in (y, np.column_stack([y, -y])):
+            model = HalfQuadraticRobustRegressor(alpha=alpha, fit_intercept=False)
+            model.fit(np.zeros((4, 2)), targets)
+            assert_array_equal(model.coef_, 0.0)
+            assert_array_equal(model.inlier_mask_, [True, True, True, False])
+
+
+@pytest.mark.parametrize("kernel", ["smooth_truncated_quadratic", "tukey", "welsch"])
+@pytest.mark.parametrize("alpha", [1e-9, 1e-6, 1e-3])
+def test_a_plane_through_one_row_is_no_population(kernel, alpha):
+    """A weak penalty changes little, also where values repeat."""
+    x = np.array([2, 2, -2, 0, 2, -2, 2, 0, 1, 2, -2, 2, -2, -1, 1, 1.0])
+    y = np.array([-1, 5, 10, -43, 0, 0, 0, -4, -1, 0, -2, 14, 1, 1, 4, -8.0])
+    model = HalfQuadraticRobustRegressor(kernel=kernel, alpha=alpha, random_state=0)
+    model.fit(x[:, None], y)
+    assert model.inlier_mask_.sum() >= 9  # was one
+    assert abs(model.intercept_) < 2.0

@@ -174,6 +174,8 @@ class _State:
             h = np.minimum(h, 1.0 - _LEAST_ROWS / taking_part)
         odds = (h / (1.0 - h))[:, None]
         inflation = np.square(1.0 + u * odds) / (1.0 + odds)
+        # A plane through one row or two would be one that all others may agree with.
+        inflation = np.maximum(inflation, (_LEAST_ROWS / taking_part)[:, None])
         return cls(rows, np.square(residual, out=residual), inflation, scale)
 
     def __getitem__(self, chosen: Array) -> _State:

@@ -340,7 +340,8 @@ def _populations(
     theta = np.concatenate([direct, direct, theta])
     widths = np.concatenate([2.0 * middle, middle, widths])
     found = _merge(rows, settle(theta, widths))
-    if given or _is_plain(rows, found, own):
+    # Without any parameter, there is one plane, and scales are all that differs.
+    if given or not rows.n_parameters or _is_plain(rows, found, own):
         return found
     if not isinstance(rows, WideRows) and n_subsets(rows):
         more = settle(*subset_planes(rows, random_state))

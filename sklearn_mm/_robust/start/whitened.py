@@ -280,7 +280,7 @@ class WhitenedRows:
         eigenvalue of a part is the share of the variance that it contains.
         """
         values = np.linalg.eigvalsh(self._gram(part * self.weight))
-        determined: Array = values[:, 0] > _LEAST_PART * self.n_rows
+        determined: Array = np.all(values > _LEAST_PART * self.n_rows, axis=1)
         return determined
 
     def completed(self, theta: Array, part: Array, guess: Array) -> Array:
