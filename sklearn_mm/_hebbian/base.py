@@ -279,6 +279,7 @@ class BaseContrastiveHebbian(
                 first_upper=upper,
                 start=point,
                 averaged=trainer.averaged,
+                dtype=dtype,
                 validate=validate,
                 tol=self.tol,
                 n_iter_no_change=self.n_iter_no_change,
@@ -290,6 +291,7 @@ class BaseContrastiveHebbian(
             )
             result = trainer.run(problem, point, upper, monitor, random_state, max_iter)
             rows = np.arange(min(problem.n_samples, DEFAULT_CHUNK))
+
             weights = monitor.settle(
                 result.point,
                 result.status,

@@ -55,6 +55,8 @@ class Safeguard(FitMonitor):
         Where training starts.
     averaged : callable
         Maps theta to the weights that are fitted if training ends there.
+    dtype : dtype
+        Precision in which they are stored.
     validate : callable or None
         Maps fitted weights to a score on data held out.
     tol, n_iter_no_change : float, int
@@ -72,6 +74,7 @@ class Safeguard(FitMonitor):
         first_upper: float,
         start: Any,
         averaged: Callable[[Array], Array],
+        dtype: Any,
         validate: Callable[[Array], float] | None,
         tol: float,
         n_iter_no_change: int,
@@ -84,12 +87,12 @@ class Safeguard(FitMonitor):
         self.exhausted = self.diverged = False
         self.n_capped = 0  # updates of the last epoch that met the cap on passes
         self.first_upper = first_upper
-        self._averaged = averaged
+        self._averaged, self._dtype = averaged, dtype
         self._validate = validate
         self._tol, self._patience = tol, n_iter_no_change
         self._n_poor = self._seen = 0
         # The best weights that are known to be sound, and those of the last epoch.
-        self._best = self._last = Weights(start.theta, start.theta)
+        self._best = self._last = self._first = Weights(start.theta, start.theta)
         self.sound = start  # the last point that is known to be sound
         self._best_loss, self._last_loss = first_upper, first_upper
 
@@ -126,7 +129,22 @@ class Safeguard(FitMonitor):
     def settle(
         self, point: Any, status: Status, upper_of: Callable[[Array], float]
     ) -> Weights:
-        """The weights to keep; `diverged` says whether they are not the last ones."""
+        """The weights to keep; `diverged` says whether they are not the last ones.
+
+        Bounded activations can hide that weights grow beyond all numbers that the
+        precision of the fitted ones has.
+        """
+        weights = self._settled(point, status, upper_of)
+        with np.errstate(over="ignore"):
+            stored = weights.fitted.astype(self._dtype)
+        if not np.isfinite(stored).all():
+            self.diverged = True
+            return self._first
+        return weights
+
+    def _settled(
+        self, point: Any, status: Status, upper_of: Callable[[Array], float]
+    ) -> Weights:
         weights = self._weights(point)
         self.diverged = self.diverged or status is Status.DIVERGED
         if not self.diverged and self._leapt(point.theta):

@@ -37,6 +37,8 @@ _BLOCK_ENTRIES = 256_000
 # Means beyond this many spreads are subtracted from the rows before they are multiplied
 # (four of sixteen digits would be lost otherwise).
 _FAR = 100.0
+# The square of the scale that makes up for the bias of a larger penalty overflows.
+_LARGEST_RIDGE = 1e150
 
 
 @dataclass(frozen=True)
@@ -114,6 +116,13 @@ class LinearResidual:
         frame = self.frame
         ridge = np.zeros(frame.n_parameters)
         ridge[: len(frame.mean)] = self.alpha / np.square(frame.scale)
+        largest = float(ridge.max(initial=0.0))
+        if not largest <= _LARGEST_RIDGE:
+            raise ValueError(
+                "alpha is too large in view of the sample weights and the columns of "
+                f"X: relative to them, it is {largest:g}. Decrease alpha, or rescale "
+                "the data."
+            )
         object.__setattr__(self, "shape", (frame.n_parameters, len(self.centre)))
         object.__setattr__(self, "ridge", ridge)
         object.__setattr__(self, "is_sparse", scipy.sparse.issparse(self.rows.X))

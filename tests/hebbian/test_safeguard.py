@@ -28,6 +28,7 @@ class Run:
                 "first_upper": 2.0,
                 "start": start,
                 "averaged": lambda theta: theta + 100.0,
+                "dtype": np.float32,
                 "validate": validate,
                 "tol": 0.0,
                 "n_iter_no_change": 1000,
@@ -164,6 +165,15 @@ def test_scores_of_weights_that_have_blown_up_do_not_count():
     run.epoch(1.9)
     run.epoch(1.8, leap=1e30)
     assert run.settle(Status.DIVERGED).iterate == 2.0
+
+
+def test_weights_that_the_precision_does_not_have():
+    run = Run()
+    run.epoch(1.9)
+    run.epoch(1.8, leap=1e30)
+    assert run.settle().fitted == 1e30 + 103.0 and not run.guard.diverged
+    run.epoch(1.7, leap=1e40)
+    assert run.settle().fitted == 1.0 and run.guard.diverged
 
 
 def test_capped_updates_of_the_last_epoch_are_counted():

@@ -1018,3 +1018,12 @@ def test_a_plane_through_one_row_is_no_population(kernel, alpha):
     model.fit(x[:, None], y)
     assert model.inlier_mask_.sum() >= 9  # was one
     assert abs(model.intercept_) < 2.0
+
+
+@pytest.mark.parametrize("init", ["auto", np.array([0.5, 0.1])])
+@pytest.mark.parametrize(("alpha", "weight"), [(1e300, 1.0), (1e60, 4e-302)])
+def test_penalties_whose_squares_overflow(init, alpha, weight):
+    X, y = np.array([[2.0], [1.0], [0.0]]), np.array([0.1, 0.2, 0.3])
+    model = HalfQuadraticRobustRegressor(alpha=alpha, init=init)
+    with pytest.raises(ValueError, match="alpha is too large in view of"):
+        model.fit(X, y, sample_weight=np.full(3, weight))
