@@ -291,7 +291,6 @@ class BaseContrastiveHebbian(
             )
             result = trainer.run(problem, point, upper, monitor, random_state, max_iter)
             rows = np.arange(min(problem.n_samples, DEFAULT_CHUNK))
-
             weights = monitor.settle(
                 result.point,
                 result.status,

@@ -223,9 +223,11 @@ class MiniBatches:
             schedule.add(gaps, self.max_effort)
         elif self.n_updates % _ASK_EVERY == 0:
             gaps = phases.free_gaps()
-            layer = schedule.spare(gaps)
-            share = 0.0 if layer is None else gaps[layer] / (sum(gaps) or 1.0)
-            schedule.tested(layer, not self._would_do(trial, memory, share))
+            layer, needed = schedule.spare(gaps), True
+            if layer is not None:
+                share = gaps[layer] / (sum(gaps) or 1.0)
+                needed = not self._would_do(trial, memory, share)
+            schedule.tested(layer, needed)
         if more_clamped:
             self.clamped_passes = min(self.clamped_passes + 1, self.max_effort)
             self.spared = 0

@@ -77,8 +77,11 @@ class Schedule:
         After enough tests in a row in which it was not, it is left out.
         """
         self.since += 1
-        self.spared = 0 if needed or layer is None else self.spared + 1
-        if self.spared >= self.patience and layer is not None:
+        if needed or layer is None:
+            self.spared = 0
+            return
+        self.spared += 1
+        if self.spared >= self.patience:
             self.refreshes[layer] -= 1
             self._change(0.0)
 
